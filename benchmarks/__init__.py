@@ -1,1 +1,1 @@
-"""What EventMQ is measured by. ``python -m benchmarks`` lists the rows, with a name runs one."""
+"""Benchmarks of EventMQ. ``python -m benchmarks`` lists the rows; with a name it runs one."""

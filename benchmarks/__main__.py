@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME | --all | report FOLDER]``; ``--help`` says the rest."""
+"""``python -m benchmarks [NAME | --all | report FOLDER]``; see ``--help``."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ _PARTS = (
 ROWS = {name: row for part in _PARTS for name, row in part.ROWS.items()}
 GOALS = {name: goals for part in _PARTS for name, goals in part.GOALS.items()}
 
-#: Seconds that a row against peers takes at most, by default; it is as short as that
-#: needs.
+#: Maximum seconds of a row against peers, by default.
 _LIMIT = 110.0
 
 
 def main() -> None:
-    """Run one row, alone or against peers, or all of them, or list them."""
+    """Run one row, alone or against peers; run all rows; or list them."""
     signal.signal(signal.SIGTERM, _end)
     if sys.argv[1:2] == ["report"]:
         report.main(sys.argv[2:])
@@ -64,7 +63,7 @@ def main() -> None:
 
 
 def _end(*_: object) -> None:
-    """End as after Ctrl-C, so that what was started is stopped."""
+    """End as after Ctrl-C, so that all processes are stopped."""
     raise SystemExit(128 + signal.SIGTERM)
 
 
@@ -75,8 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--against", default="", metavar="PEER,...", help="or all")
     parser.add_argument("--runs", type=int, default=5, help="runs, 5 by default")
     parser.add_argument("--limit", type=float, default=0.0, metavar="SECONDS",
-                        help="no run begins that would end later; 110 with --against")  # fmt: skip
-    parser.add_argument("--sizes", default="", metavar="N,...", help="of a row that scales")
+                        help="start no run that would end later; 110 with --against")  # fmt: skip
+    parser.add_argument("--sizes", default="", metavar="N,...", help="sizes of a row that scales")
     parser.add_argument("--json", type=Path, metavar="PATH", help="file, or folder, of figures")
     return parser
 
@@ -84,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 def _measure(
     name: str, peers: list[str], arguments: argparse.Namespace, limit: float, path: Path | None
 ) -> None:
-    """Run a row so many times, or as often as the time allows, print it, and write each run."""
+    """Run a row the given number of times, or until its time is over; print and write each run."""
     alone = name in ROWS and not peers
     figures = Figures(name, GOALS.get(name, {}) if alone else {})
     figures.sizes = tuple(int(size) for size in arguments.sizes.split(",") if size)
@@ -93,7 +92,9 @@ def _measure(
     for run in range(arguments.runs):
         started = time.monotonic()
         if limit and run and started - begin + longest > limit:
-            print(f"{name}: the time ended after {run} of {arguments.runs} runs", file=sys.stderr)
+            print(
+                f"{name}: the time was over after {run} of {arguments.runs} runs", file=sys.stderr
+            )
             break
         if alone:
             ROWS[name](figures)
@@ -114,30 +115,30 @@ def _everything(arguments: argparse.Namespace, peers: list[str]) -> int:
     end = time.monotonic() + (arguments.limit or float("inf"))
     plans = [(name, peers) for name in COMPARED if peers]
     plans += [(name, []) for name in {**ROWS, **COMPARED} if name in ROWS or not peers]
-    failed, late = [], []
+    failed, skipped = [], []
     for name, others in plans:
-        left = end - time.monotonic()
-        if left < 1.0:
-            late.append(name)
+        remaining = end - time.monotonic()
+        if remaining < 1.0:
+            skipped.append(name)
             continue
         file = f"{name}{'.peers' if others else ''}.json"
         try:
             path = arguments.json and arguments.json / file
-            _measure(name, others, arguments, min(left, _LIMIT), path)
+            _measure(name, others, arguments, min(remaining, _LIMIT), path)
         except Exception:  # noqa: BLE001 - the other rows can be measured all the same
             traceback.print_exc()
             failed.append(name)
-    for names, what in ((failed, "failed"), (late, "not begun, the time was over")):
+    for names, reason in ((failed, "failed"), (skipped, "not started, the time was over")):
         if names:
-            print(f"{what}: {', '.join(names)}", file=sys.stderr)
+            print(f"{reason}: {', '.join(names)}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def _command(name: str, peers: list[str], arguments: argparse.Namespace) -> str:
-    """Return the command that measures the same again."""
-    more = f" --against {','.join(peers)}" if peers else ""
-    more += f" --sizes {arguments.sizes}" if arguments.sizes else ""
-    return f"python -m benchmarks {name}{more}"
+    """Return the command that repeats this measurement."""
+    options = f" --against {','.join(peers)}" if peers else ""
+    options += f" --sizes {arguments.sizes}" if arguments.sizes else ""
+    return f"python -m benchmarks {name}{options}"
 
 
 def _list() -> None:

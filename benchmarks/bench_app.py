@@ -1,4 +1,4 @@
-"""The app that the benchmarks run: tasks that do nothing, in several ways."""
+"""The app of the benchmarks: tasks that do nothing, in several ways."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def same(number: int) -> int:
 
 @app.task
 def count(numbers: list[int]) -> int:
-    """Return how many there are."""
+    """Return the number of numbers."""
     return len(numbers)
 
 
 @app.task
 def started() -> float:
-    """Return when it was started, as Unix time."""
+    """Return the start time of the job, as Unix time."""
     return time.time()
 
 
@@ -46,13 +46,13 @@ def hold(seconds: float) -> float:
 
 @app.task
 def numbers(to: int) -> Iterator[int]:
-    """Yield numbers as fast as it can."""
+    """Yield numbers without a pause."""
     yield from range(to)
 
 
 @app.task
-def stamp(seconds: float) -> Iterator[float]:
-    """Yield the time at which it does so, after a while."""
+def yield_time(seconds: float) -> Iterator[float]:
+    """Yield the Unix time of the yield, after a number of seconds."""
     time.sleep(seconds)
     yield time.time()
 

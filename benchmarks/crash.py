@@ -19,12 +19,12 @@ __all__ = ["GOALS", "ROWS"]
 #: Jobs that wait in a queue without workers.
 _WAITING = 1_000_000
 
-#: Seconds until a job is due that the broker has when it is killed.
+#: Seconds until the delayed job of a killed broker is due.
 _COUNTDOWN = 0.1
 
 
 def recovery(figures: Figures) -> None:
-    """Kill a worker with -9, and the broker with a million jobs waiting: until its jobs run."""
+    """Kill -9 of a worker, and of a broker with a million waiting jobs: time until jobs run."""
     figures.add(worker_s=one_run("eventmq", "recovery")["seconds"])
     (waiting,) = figures.sizes or (_WAITING,)
     with running(workers=2) as system:
@@ -49,12 +49,12 @@ def _nothing() -> None:
 
 
 def _started() -> float:
-    """Return when it was started."""
+    """Return the start time of the job."""
     return 0.0
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {"recovery": recovery}
 
-#: Name -> figure -> what it must reach.
+#: Name -> figure -> its goal.
 GOALS: dict[str, dict[str, str]] = {"recovery": {"worker_s": "< 1", "broker_s": "< 2"}}

@@ -1,7 +1,7 @@
 """Many clients in one process, for `benchmarks.scaling`: each has one job without a receipt.
 
-A ROUTER may connect often to one address, and to the broker each connection is a client of its own,
-so a thousand of them cost one socket.
+A ROUTER may connect to one address many times, and the broker sees each connection as a client, so
+a thousand clients need one socket.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BODY = b"\x92\x90\x80"
 
 
 class Crowd:
-    """So many clients of a broker; for ``with``."""
+    """A number of clients of a broker; a context manager."""
 
     def __init__(self, address: str, count: int) -> None:
         self._new_id = IdFactory(SystemClock()).new
@@ -52,7 +52,7 @@ class Crowd:
         self._context.term()
 
     def submit(self, seconds: float) -> tuple[float, list[float]]:
-        """Submit for so long, each client again when it has its receipt.
+        """Submit for a number of seconds, each client again when it has its receipt.
 
         Returns:
             Receipts per second, and the seconds that each job waited for its own.
@@ -77,11 +77,11 @@ class Crowd:
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """Number of clients."""
         return len(self._names)
 
     def live(self, count: int) -> int:
-        """Let the next so many give a sign of life, and read what came; return how many did."""
+        """Send heartbeats of the next ``count`` clients, read the replies; return how many were sent."""
         for name in itertools.islice(self._turns, count):
             self._link.send([name, *Heartbeat(self._new_id(), f"{time.time():.3f}").frames()])
         while self._link.receive() is not None:
@@ -94,7 +94,7 @@ class Crowd:
         self._link.send([name, *job.frames()])
 
     def _next(self) -> list[bytes]:
-        """Return the next message that is no sign of life."""
+        """Return the next message that is not a heartbeat."""
         while (frames := self._link.receive()) is None or frames[3] == b"HEARTBEAT":
             assert frames or self._link.socket.poll(30_000), "the broker does not answer"
         return frames

@@ -19,7 +19,7 @@ __all__ = ["Figures", "machine"]
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the properties of the machine and its software."""
     return {
         "cores": os.cpu_count(),
         "system": platform.platform(),
@@ -32,14 +32,14 @@ def machine() -> dict[str, Any]:
 
 @dataclass
 class Figures:
-    """Named series of one benchmark; ``goals`` maps a name to what it must reach, as text."""
+    """Named series of one benchmark; ``goals`` maps a name to its goal, as text."""
 
     name: str
     goals: dict[str, str] = field(default_factory=dict)
     series: dict[str, list[float]] = field(default_factory=dict)
-    #: What else the figures depend on, by name.
+    #: Further properties that the figures depend on, by name.
     more: dict[str, Any] = field(default_factory=dict)
-    #: The sizes that a row which scales is measured at; its own where there are none.
+    #: Sizes of a row that scales; empty for its default sizes.
     sizes: tuple[int, ...] = ()
 
     def add(self, **values: float) -> None:
@@ -72,11 +72,11 @@ class Figures:
             print(f"  {row['name']:32}{numbers}  {row['goal']}")
 
     def write(self, path: Path, command: str = "") -> None:
-        """Write JSON: strict, so what took without end is null.
+        """Write strict JSON, in which infinite times are null.
 
         Args:
             path: The file; its folder is made.
-            command: What measured it.
+            command: Command of the measurement.
         """
         rows = [row | {"values": self.series[row["name"]]} for row in self.rows()]
         record = {
@@ -91,7 +91,7 @@ class Figures:
 
 
 def _finite(value: Any) -> Any:
-    """Return a value that JSON knows."""
+    """Return a value that strict JSON can represent."""
     if isinstance(value, list):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,8 +1,8 @@
 """The files of ``eventmq/`` in which a function runs during one call that waits for its result.
 
 ``sys.setprofile`` records them in client, broker, job manager and child, from the second
-``add.delay(2, 3)`` until ``get()`` returns; what runs only at the start is not counted. To print
-them::
+``add.delay(2, 3)`` until ``get()`` returns; functions that run only at the start do not count. To
+print them::
 
     python -m benchmarks.files_of_a_call
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Recording", "files_of_a_call"]
 
-#: The environment variable that tells the processes where the recording lies.
+#: Environment variable with the folder of the recording.
 FOLDER = "FILES_OF_A_CALL"
 
 ROLES = ("client", "broker", "manager", "child")
@@ -47,10 +47,10 @@ def _record_child() -> None:
 
 
 class Recording:
-    """What processes ran while it was on: a byte that all of them see, and a file for each role.
+    """Records functions of several processes: a switch that all see, and a file for each role.
 
     Args:
-        folder: Where these lie.
+        folder: Folder of these files.
         package: Files below this folder count.
     """
 
@@ -62,11 +62,11 @@ class Recording:
             self._on = mmap.mmap(file.fileno(), 1)
 
     def switch(self, *, on: bool) -> None:
-        """Begin or end recording, in all processes."""
+        """Start or stop recording in all processes."""
         self._on[0] = on
 
     def record(self, role: str) -> None:
-        """Note from now on what this thread, and threads that begin later, run."""
+        """Record the functions of this thread, and of threads that start later."""
         on, package = self._on, self._package
         seen: set[str] = set()
         log = os.open(self._folder / role, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -75,7 +75,7 @@ class Recording:
             code = frame.f_code
             if event != "call" or not on[0] or code.co_filename in seen:
                 return
-            # What a module runs when it is imported is no function.
+            # The code of a module at its import is not a function.
             if code.co_filename.startswith(package) and code.co_name != "<module>":
                 seen.add(code.co_filename)
                 os.write(log, f"{code.co_filename.removeprefix(package)}\n".encode())
@@ -84,7 +84,7 @@ class Recording:
         sys.setprofile(profile)
 
     def files(self, role: str) -> frozenset[str]:
-        """Return the files that ran there, relative to the package."""
+        """Return the files that ran in a role, relative to the package."""
         return frozenset((self._folder / role).read_text("utf-8").splitlines())
 
 

@@ -1,8 +1,8 @@
 """The yardstick: SQLite's own insert of the same rows in batches of 100, each batch synced.
 
-The same table with the same indexes, WAL, ``synchronous=FULL``, one process, rows made beforehand:
-what the disk and SQLite allow on this machine in this minute. Figures of EventMQ are given as
-ratios to it.
+It uses the same table and indexes, WAL, ``synchronous=FULL``, one process and prepared rows, and so
+measures the limit of the disk and SQLite on this machine at this time. Figures of EventMQ are given
+as ratios to it.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ import time
 
 import zmq
 
-#: Seconds between two signs of life.
+#: Seconds between two heartbeats.
 _INTERVAL = 2.0
 
 _IDS = itertools.count(1)
 
 
 def emqp(dealer: zmq.Socket[bytes]) -> None:
-    """Work as the published document has it: one READY, one REQUEST, one REPLY."""
+    """Work as in the published document: one READY, one REQUEST, one REPLY."""
 
     def send(command: bytes, *frames: bytes) -> None:
         dealer.send_multipart([b"", b"eMQP/1.0", command, b"%d" % next(_IDS), *frames])
@@ -24,30 +24,30 @@ def emqp(dealer: zmq.Socket[bytes]) -> None:
     assert dealer.recv_multipart()[2] == b"ACK"
     send(b"READY")
     print("ready", flush=True)
-    said = time.monotonic()
+    last_sent = time.monotonic()
     while True:
         if dealer.poll(_INTERVAL * 1000):
             frames = dealer.recv_multipart()
             if frames[2] == b"REQUEST":
                 send(b"REPLY", b'{"value": true}', frames[3])
                 send(b"READY")
-        if time.monotonic() - said > _INTERVAL:
-            said = time.monotonic()
+        if time.monotonic() - last_sent > _INTERVAL:
+            last_sent = time.monotonic()
             send(b"HEARTBEAT", b"%.2f" % time.time())
 
 
 def majordomo(dealer: zmq.Socket[bytes]) -> None:
-    """Work as the draft has it."""
+    """Work as in the draft."""
     dealer.send_multipart([b"MDPW02", b"\x01", b"service"])
     print("ready", flush=True)
-    said = time.monotonic()
+    last_sent = time.monotonic()
     while True:
         if dealer.poll(_INTERVAL * 1000):
             frames = dealer.recv_multipart()
             if frames[1] == b"\x02":
                 dealer.send_multipart([b"MDPW02", b"\x04", *frames[2:5], b"true"])
-        if time.monotonic() - said > _INTERVAL:
-            said = time.monotonic()
+        if time.monotonic() - last_sent > _INTERVAL:
+            last_sent = time.monotonic()
             dealer.send_multipart([b"MDPW02", b"PING"])
 
 

@@ -1,10 +1,10 @@
-"""The least that a broker does with messages: one loop that passes them on.
+"""The minimal broker: one loop that forwards messages.
 
-What comes from a client is acknowledged and goes to the worker, what comes from the worker goes to
-the client. Nothing is read, decided or stored; with a file as its argument, a page of that is
-written and synced before anything is passed on. With ``receipts`` after it there is no worker,
-with ``results`` nothing is acknowledged (`benchmarks.bare`; without a file, `benchmarks.limit`).
-When its input ends it prints its CPU seconds.
+Messages of a client are acknowledged and go to the worker, messages of the worker go to the client.
+No message is decoded or stored. With a file as the argument, a page of it is written and synced
+before messages are forwarded. With ``receipts`` as a second argument there is no worker, with
+``results`` no message is acknowledged (`benchmarks.bare`; without a file, `benchmarks.limit`). When
+its input ends, the loop prints its CPU seconds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from eventmq.wire.sockets import Link, new_context, open_router
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Bytes of a page, and how many pages the file has that is written again and again.
+#: Bytes of a page, and number of pages of the file, which are overwritten in turn.
 _PAGE, _PAGES = 4096, 1024
 
 
 def main() -> None:
-    """Pass messages on until stdin ends."""
+    """Forward messages until stdin ends."""
     context = new_context()
     front, back = open_router(context), open_router(context)
     print(*(link.bind("tcp://127.0.0.1:0") for link in (front, back)), flush=True)
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _sync(path: str) -> Callable[[], None]:
-    """Return what writes a page of a file that does not grow, and syncs it."""
+    """Return a function that writes and syncs a page of a file of constant size."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.write(file, bytes(_PAGE * _PAGES))
     os.fsync(file)

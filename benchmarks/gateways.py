@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS"]
 
-#: Connections of clients, and foreign workers.
+#: Numbers of client connections and of foreign workers.
 _CLIENTS, _WORKERS = 4, 2
 
-#: Seconds that one pattern is measured, in how many turns.
+#: Seconds of the measurement of a pattern, and number of turns.
 _SECONDS, _TURNS = 5.0, 10
 
-#: Subscribers of the fan-out, messages of the sender that are not delivered yet, and body bytes.
+#: Subscribers of the fan-out, undelivered messages of the sender, and bytes of a body.
 _SUBSCRIBERS, _AHEAD, _BODY = 10, 100, 100
 
 _CALL = json.dumps(["run", {"callable": "nothing", "path": "benchmarks.bench_app"}]).encode()
@@ -44,11 +44,11 @@ _PING = 2
 
 
 class _Pattern:
-    """Connections with one request in flight each, and the answers that they got.
+    """Connections with one request in flight each, and their answers.
 
     Args:
         ask: Sends a request on the connection of a number.
-        answered: Returns the numbers of connections that were answered, within a second.
+        answered: Returns the numbers of the answered connections, within a second.
     """
 
     def __init__(self, ask: Callable[[int], None], answered: Callable[[], list[int]]) -> None:
@@ -57,7 +57,7 @@ class _Pattern:
         self._count, self._seconds = 0, 0.0
 
     def run(self, seconds: float) -> None:
-        """Ask for so long, after a tenth of it to warm up; then wait for what is open."""
+        """Send requests for some seconds, after a tenth to warm up; then wait for open ones."""
         for number in range(_CLIENTS):
             self._ask(number)
         begin = time.perf_counter()
@@ -78,7 +78,7 @@ class _Pattern:
 
 
 def _compare(figures: Figures, plain: _Pattern, other: _Pattern) -> None:
-    """Let two patterns take turns: what else the machine does slows both."""
+    """Let two patterns take turns, so that other load of the machine slows both."""
     for _ in range(_TURNS):
         plain.run(_SECONDS / _TURNS)
         other.run(_SECONDS / _TURNS)
@@ -99,13 +99,13 @@ class _Dealers:
         self.sent = 0
 
     def answered(self, command: int, word: bytes) -> list[int]:
-        """Return the connections that got a message with this word in this frame."""
-        found = []
+        """Return the connections that received a message with a word in a frame."""
+        numbers = []
         for dealer, _ in self._poller.poll(1000):
             frames = dealer.recv_multipart()
             if frames[command] == word:
-                found.append(self._numbers[dealer])
-        return found
+                numbers.append(self._numbers[dealer])
+        return numbers
 
     def close(self) -> None:
         for dealer in self.sockets:
@@ -155,7 +155,7 @@ def _emp(address: str) -> Iterator[_Pattern]:
     payload = json.dumps({"op": "benchmarks.bench_app.nothing"}).encode()
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
-        peers, heard, ids = [], [b""] * _CLIENTS, [0] * _CLIENTS
+        peers, replies, ids = [], [b""] * _CLIENTS, [0] * _CLIENTS
         for number in range(_CLIENTS):
             peer = stack.enter_context(socket.create_connection((host, int(port)), 10))
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -170,17 +170,19 @@ def _emp(address: str) -> Iterator[_Pattern]:
             peers[number].sendall(len(body).to_bytes(4, "big") + body)
 
         def answered() -> list[int]:
-            found = []
+            numbers = []
             for key, _ in selector.select(1.0):
-                heard[key.data] += peers[key.data].recv(65536)
-                while len(data := heard[key.data]) >= (size := 4 + int.from_bytes(data[:4], "big")):
-                    heard[key.data] = data[size:]
+                replies[key.data] += peers[key.data].recv(65536)
+                while len(data := replies[key.data]) >= (
+                    size := 4 + int.from_bytes(data[:4], "big")
+                ):
+                    replies[key.data] = data[size:]
                     if data[4] == _PING:
                         peers[key.data].sendall(_PONG)
                         continue
                     assert b'"success"' in data, data
-                    found.append(key.data)
-            return found
+                    numbers.append(key.data)
+            return numbers
 
         yield _Pattern(ask, answered)
 
@@ -252,12 +254,12 @@ def mc0(figures: Figures) -> None:
             dealer.close(0)
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {
     f"gateway_{row.__name__}": row for row in (majordomo, emp, mc0)
 }
 
-#: Name -> figure -> what it must reach on two cores.
+#: Name -> figure -> its goal on two cores.
 GOALS: dict[str, dict[str, str]] = {
     "gateway_majordomo": {"ratio": ">= 0.5"},
     "gateway_emp": {"ratio": ">= 0.5"},

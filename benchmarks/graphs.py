@@ -1,4 +1,4 @@
-"""The row about graphs: what a chord costs over its members alone."""
+"""The row about graphs: the cost of a chord compared with its members alone."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _tasks(address: str) -> tuple[EventMQ, Any, Any]:
 
     @app.task(name="benchmarks.bench_app.count")
     def count(numbers: list[int]) -> int:
-        """Return how many there are."""
+        """Return the number of numbers."""
         return len(numbers)
 
     return app, same, count
 
 
 def chord_members(figures: Figures) -> None:
-    """A chord of 10,000 members, until its callback has ended, against as many plain jobs."""
+    """A chord of 10,000 members until the end of its callback, against as many plain jobs."""
     with running(workers=2) as system:
         app, same, count = _tasks(system.address)
         app.wait(same.map([(i,) for i in range(1000)]))

@@ -1,4 +1,4 @@
-"""The journal: how fast it takes events out of a store, and what kills cost it."""
+"""The rows about the journal: events per second out of a store, and losses over kills."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HEADERS = "task:shop.send,content-type:msgpack,ack-requested"
 
 
 def _fill(data: Path, jobs: int) -> int:
-    """Let so many jobs begin and end in a store; return the number of its events."""
+    """Start and end a number of jobs in a store; return the number of its events."""
     clock = SystemClock()
     store = SqliteStore(data, clock, durability="memory", reserve=0)
     store.open()
@@ -43,8 +43,8 @@ def _fill(data: Path, jobs: int) -> int:
     for start in range(0, jobs, _BATCH):
         now = clock.now()
         made = [
-            JobRecord(job_id, "default", _HEADERS, b"x" * 40, start + place + 1, start, created=now)
-            for place, job_id in enumerate(ids.new_many(_BATCH))
+            JobRecord(job_id, "default", _HEADERS, b"x" * 40, start + index + 1, start, created=now)
+            for index, job_id in enumerate(ids.new_many(_BATCH))
         ]
         store.submit([Admit(made)])
         for job in made:
@@ -76,7 +76,7 @@ def _sealed(out: Path) -> list[tuple[int, int]]:
 
 
 def _check(out: Path, events: int) -> dict[str, int]:
-    """Return how many numbers are in no file, and how many are in more than one."""
+    """Return how many numbers are in no file, and how many are in several."""
     after = lost = twice = 0
     for first, last in _sealed(out):
         lost += max(0, first - after - 1)
@@ -86,7 +86,7 @@ def _check(out: Path, events: int) -> dict[str, int]:
 
 
 def journal(figures: Figures) -> None:
-    """A million events out of a store into sealed files, the broker's part not counted."""
+    """A million events out of a store into sealed files, without the work of the broker."""
     folder = Path(tempfile.mkdtemp(prefix="eventmq-bench-"))
     try:
         events = _fill(folder / "data", _JOBS)
@@ -97,19 +97,19 @@ def journal(figures: Figures) -> None:
         process.wait(600)
         seconds = time.perf_counter() - begin
         process.stdout.close()
-        found = _check(folder / "journal", events)
+        counts = _check(folder / "journal", events)
         size = sum(path.stat().st_size for path in (folder / "journal").rglob("*.parquet"))
         stored = (folder / "data" / "queue.sqlite").stat().st_size
         figures.add(
             per_second=events / seconds, parquet_bytes=size / events, store_bytes=stored / events,
-            **found,
+            **counts,
         )  # fmt: skip
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def journal_kills(figures: Figures) -> None:
-    """The same with 50 kills of the journal: each event in one file."""
+    """The same with 50 kills of the journal: each event is in one file."""
     folder = Path(tempfile.mkdtemp(prefix="eventmq-bench-"))
     try:
         events = _fill(folder / "data", _JOBS)
@@ -126,16 +126,16 @@ def journal_kills(figures: Figures) -> None:
             process.stdout.close()
         process = _start(folder / "data", folder / "journal")
         process.communicate(timeout=600)
-        found = _check(folder / "journal", events)
-        figures.add(kills=kills, files=len(_sealed(folder / "journal")), **found)
+        counts = _check(folder / "journal", events)
+        figures.add(kills=kills, files=len(_sealed(folder / "journal")), **counts)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {row.__name__: row for row in (journal, journal_kills)}
 
-#: Name -> figure -> what it must reach on two cores.
+#: Name -> figure -> its goal on two cores.
 GOALS = {
     "journal": {"per_second": ">= 120,000", "lost": "0", "twice": "0"},
     "journal_kills": {"kills": "50", "lost": "0", "twice": "0"},

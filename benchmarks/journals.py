@@ -1,6 +1,6 @@
-"""Writes made-up events as the sealed files of a journal: what they say is up to each benchmark.
+"""Writes generated events as the sealed files of a journal; each benchmark chooses their content.
 
-With seal logs, so that an audit of them is a proof.
+The files have seal logs, so that an audit of them is a proof.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE", "write_part"]
 
-#: Events in a file, as the journal makes them.
+#: Events in a file, as in files of the journal.
 FILE = 65_536
 
 
 def write_part(folder: Path, columns: Mapping[str, Any]) -> None:
-    """Write events of one broker, `FILE` at most, as a file for each hour that they are of.
+    """Write at most `FILE` events of one broker, as a file for each of their hours.
 
     Args:
-        folder: Of the journal.
-        columns: Arrays by the names of their columns, in the order of the numbers; what is left
-            out is null.
+        folder: Folder of the journal.
+        columns: Column -> array, in the order of the numbers; missing columns are null.
     """
     import numpy as np
     import pyarrow as pa

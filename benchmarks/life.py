@@ -22,8 +22,8 @@ __all__ = ["GOALS", "ROWS"]
 _LONG_SHARE = 0.01
 _LONG_SECONDS = 1.0
 
-#: Jobs per second of `mixed`: one slot of the four is busy with long jobs on average, and now and
-#: then all four are.
+#: Jobs per second of `mixed`: on average one of the four slots is busy with long jobs, sometimes
+#: all four are.
 _MIXED_RATE = 100
 _MIXED_SLOTS = 4
 
@@ -34,7 +34,7 @@ def _client(system: System) -> tuple[EventMQ, Any, Any, Any]:
 
     @app.task(name="benchmarks.bench_app.started")
     def started() -> float:
-        """Return when it was started."""
+        """Return the start time of the job."""
         return 0.0
 
     @app.task(name="benchmarks.bench_app.hold")
@@ -59,11 +59,11 @@ def _percentiles(values: list[float], prefix: str) -> dict[str, float]:
 
 
 def _ideal(sent: list[tuple[float, bool]], slots: int) -> list[float]:
-    """Return how long short jobs wait where each job takes the first free slot, at no cost.
+    """Return the waits of short jobs if each job takes the first free slot at no cost.
 
     Args:
-        sent: When each job was sent, and whether it is a long one; in order.
-        slots: That there are.
+        sent: For each job in order, the time of its submission and whether it is long.
+        slots: Number of slots.
     """
     free = [0.0] * slots
     waits = []
@@ -78,8 +78,9 @@ def _ideal(sent: list[tuple[float, bool]], slots: int) -> list[float]:
 def mixed(figures: Figures) -> None:
     """1 % jobs of one second among no-ops, 4 children, 100 jobs/s: start delay of the short.
 
-    Now and then all four children have a long job, and then no scheduler helps: ``ideal`` is the
-    same arrivals with a perfect one. ``excess`` is what each short job waited beyond that.
+    Sometimes all four children have a long job, which no scheduler can avoid: ``ideal`` is the
+    delay of the same arrivals with a perfect scheduler, ``excess`` the delay of each short job
+    beyond it.
     """
     with running(workers=_MIXED_SLOTS) as system:
         app, started, hold, _ = _client(system)
@@ -105,15 +106,15 @@ def mixed(figures: Figures) -> None:
 
 
 def _bare(count: int, slots: int, seconds: float) -> float:
-    """Return how long as many awaits take in a bare event loop, so many at once."""
+    """Return the time of the same number of awaits in a bare event loop."""
 
     async def one(left: Iterator[int]) -> None:
         for _ in left:
             await asyncio.sleep(seconds)
 
     async def everything() -> None:
-        left = iter(range(count))
-        await asyncio.gather(*(one(left) for _ in range(slots)))
+        remaining = iter(range(count))
+        await asyncio.gather(*(one(remaining) for _ in range(slots)))
 
     begin = time.perf_counter()
     asyncio.run(everything())
@@ -123,8 +124,8 @@ def _bare(count: int, slots: int, seconds: float) -> float:
 def async_io(figures: Figures) -> None:
     """50,000 awaits of 100 ms, concurrency 1,000 in one process, against the ideal of 5 s.
 
-    From "ready" until every outcome is stored. ``bare`` is what the same awaits without jobs reach
-    in an event loop of their own, a moment later.
+    It is measured from "ready" until every outcome is stored. ``bare`` is the figure of the same
+    awaits without jobs, in an event loop of their own, measured right afterwards.
     """
     count, slots, seconds = 50_000, 1000, 0.1
     ideal = count / slots * seconds
@@ -143,10 +144,10 @@ def async_io(figures: Figures) -> None:
     figures.add(of_ideal=ideal / took, bare=bare, worker_us=spent / count * 1e6)
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS = {row.__name__: row for row in (mixed, async_io)}
 
-#: Name -> figure -> what it must reach on two cores.
+#: Name -> figure -> its goal on two cores.
 GOALS: dict[str, dict[str, str]] = {
     "async_io": {"of_ideal": ">= 0.95"},
 }

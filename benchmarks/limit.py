@@ -1,8 +1,8 @@
-"""The row about the limit: CPU of the broker per job, against the least that it could be.
+"""The row about the limit: CPU of the broker per job, against a lower bound.
 
-The floor is measured in the same run: the same frames through a loop that only passes them on
-(`benchmarks.forward`), and the same rows into a store of the same tables, as many of them in a
-commit as there were. Nothing of the broker's own is in it: no checks, no order, no leases.
+The bound is measured in the same run: the same frames through a loop that only forwards them
+(`benchmarks.forward`), and the same rows into a store with the same tables, with the same number of
+rows per commit. It includes no work of the broker itself: no checks, no order, no leases.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS"]
 
-#: Jobs through `map`, and one at a time; and how many travel together at most.
+#: Jobs through `map`, jobs one at a time, and maximum number of jobs of a message.
 _BULK, _SINGLES, _TOGETHER = 100_000, 2000, 1000
 
 _HEADERS = "task:benchmarks.bench_app.nothing,content-type:msgpack"
@@ -66,7 +66,7 @@ def _nothing() -> None:
 
 
 class _Rows(NamedTuple):
-    """What a store held: jobs before they ran, their outcomes, and bytes of events per job."""
+    """Content of a store: jobs before they ran, their outcomes, and bytes of events per job."""
 
     jobs: list[tuple[Any, ...]]
     outcomes: list[tuple[Any, ...]]
@@ -104,7 +104,7 @@ def _many(system: System, app: EventMQ, nothing: Any, path: Path) -> tuple[_Rows
 
 
 def _one_by_one(system: System, nothing: Any, path: Path, many: _Rows) -> tuple[_Rows, float]:
-    """Do the same with jobs that are submitted and waited for one at a time."""
+    """Do the same with jobs that are submitted and awaited one at a time."""
     before, events = system.cpu(), _event_bytes(path)
     for _ in range(_SINGLES):
         nothing.delay().get(timeout=10)
@@ -117,7 +117,7 @@ def _one_by_one(system: System, nothing: Any, path: Path, many: _Rows) -> tuple[
 
 
 def _forwarding(rows: _Rows, together: int) -> float:
-    """Return microseconds of CPU per job of passing on what travels for it, so many at a time."""
+    """Return microseconds of CPU per job for forwarding its messages, several jobs at a time."""
     ids = [row[1] for row in rows.jobs]
     command = [sys.executable, "-m", "benchmarks.forward"]
     loop = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, cwd=ROOT)
@@ -148,7 +148,7 @@ def _forwarding(rows: _Rows, together: int) -> float:
 
 
 def _messages(ids: Sequence[str]) -> tuple[list[bytes], list[bytes]]:
-    """Return what a client sends for some jobs, and what a worker does."""
+    """Return the messages of a client and of a worker for some jobs."""
     outcomes = [OutcomeRow(i, 1, 1.8e9, 1e-6, "msgpack", b"\xc0") for i in range(len(ids))]
     reply = Reply("1", encode_outcomes(outcomes), ids[0], "chunk:1").frames()
     if len(ids) == 1:
@@ -163,7 +163,7 @@ def _await(link: Link) -> None:
 
 
 def _storing(rows: _Rows, together: int) -> float:
-    """Return microseconds of CPU per job of writing its rows, so many in a commit."""
+    """Return microseconds of CPU per job for writing its rows, several jobs per commit."""
     with (
         tempfile.TemporaryDirectory(prefix="eventmq-floor-") as folder,
         closing(connect(Path(folder) / FILE_NAME, busy=0.0)) as db,
@@ -207,8 +207,8 @@ def _write(db: apsw.Connection, rows: _Rows, together: int) -> None:
         db.execute("COMMIT")
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {"limit": limit}
 
-#: Name -> figure -> what it must reach.
+#: Name -> figure -> its goal.
 GOALS: dict[str, dict[str, str]] = {"limit": {"bulk_ratio": "<= 2", "single_ratio": "<= 2"}}

@@ -1,4 +1,4 @@
-"""What Spark makes of a long journal: how long each table takes, and how that grows."""
+"""The row about long journals: the time of each table on Spark, and its growth."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS", "named"]
 
-#: Events of the two journals, by default.
+#: Default numbers of events of the two journals.
 _SIZES = (1_000_000, 10_000_000)
 
-#: Monday, 2026-01-05, 00:00 UTC; the days that the journal goes over, and the hours of each.
+#: Monday, 2026-01-05, 00:00 UTC; the days of the journal, and the hours of each day.
 _START_US = 1_767_571_200_000_000
 _DAYS, _HOURS = 35, 6
 
@@ -34,7 +34,7 @@ _QUEUES, _TASKS, _WORKERS = 8, 40, 16
 
 
 def _write(folder: Path, events: int) -> str:
-    """Write a journal of so many events, two per job; return the id of a job with two children."""
+    """Write a journal of a number of events, two per job; return a job with two children."""
     import numpy as np
 
     chance = np.random.default_rng(7)
@@ -88,7 +88,7 @@ def _columns(
 
 
 def _named(form: str, numbers: np.ndarray[Any, Any], n: int) -> pa.Array:
-    """Return names made of numbers below ``n``."""
+    """Return names with numbers below ``n``."""
     import pyarrow as pa
 
     names = pa.array([form.format(number) for number in range(n)])
@@ -96,7 +96,7 @@ def _named(form: str, numbers: np.ndarray[Any, Any], n: int) -> pa.Array:
 
 
 def named(events: int) -> str:
-    """Return a number of events as the names of figures have it: ``10m``, ``250k``."""
+    """Return a number of events as in the names of figures: ``10m``, ``250k``."""
     millions, rest = divmod(events, 1_000_000)
     return f"{events // 1000}k" if rest else f"{millions}m"
 
@@ -135,18 +135,18 @@ def look_back(figures: Figures) -> None:
                 for name, make in _parts(job).items():
                     begin = time.perf_counter()
                     make(table)
-                    taken = time.perf_counter() - begin
-                    print(f"  {name} of {size}: {taken:.1f} s", flush=True)
-                    totals[events] += taken
-                    figures.add(**{f"{name}_{size}_s": taken})
+                    seconds = time.perf_counter() - begin
+                    print(f"  {name} of {size}: {seconds:.1f} s", flush=True)
+                    totals[events] += seconds
+                    figures.add(**{f"{name}_{size}_s": seconds})
                 figures.add(**{f"all_{size}_s": totals[events]})
         figures.add(growth=totals[many] / totals[few])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {"look_back": look_back}
 
-#: Name -> figure -> what it must reach on two cores.
+#: Name -> figure -> its goal on two cores.
 GOALS = {"look_back": {"all_10m_s": "< 300", "growth": "<= 10"}}

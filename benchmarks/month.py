@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS", "Month"]
 
-#: Days, jobs of a day, and how many wait all the time.
+#: Days, jobs of a day, and number of jobs that always wait.
 _SIZES = (30, 20_000, 20_000)
 
 #: Jobs that end while a snapshot is held: an hour of a million a day.
 SNAPSHOT = 1_000_000 // 24
 
-#: Jobs of a commit, and how many are read at once.
+#: Jobs of a commit, and jobs that are read at once.
 TOGETHER, WINDOW = 10, 1000
 
 DAY = 86_400.0
 
-#: Of so many jobs one fails, and another is tried again.
+#: One in this number of jobs fails, and another one is retried.
 FAILS = 50
 
 _SETTINGS = ("ALTER SYSTEM SET autovacuum_naptime = 1", "SELECT pg_reload_conf()")
@@ -66,13 +66,13 @@ _CATALOG = """SELECT sum(pg_total_relation_size(oid))::int8 FROM pg_class
 
 
 class Month:
-    """A store, and time that goes on with the jobs.
+    """A store, with a clock that advances with the jobs.
 
     Args:
-        url: Of an empty database.
-        jobs: Of a day.
-        waiting: How many wait all the time.
-        snapshot: Jobs during which one is held, 0 for none.
+        url: URL of an empty database.
+        jobs: Jobs of a day.
+        waiting: Number of jobs that always wait.
+        snapshot: Number of jobs during which a snapshot is held, 0 for no snapshot.
         together: Jobs of a commit.
     """
 
@@ -101,7 +101,7 @@ class Month:
         self._headers = "task:month.work,content-type:msgpack"
         self._subqueue = subqueue_of(self._headers)
         self._seq = self._chunks = 0
-        #: Jobs that have ended since the snapshot was taken: the first one is taken at once.
+        #: Jobs that have ended since the snapshot; the first snapshot is taken at once.
         self._ended = snapshot
         self._after = (0, 0)
         self._window: deque[JobRecord] = deque()
@@ -138,7 +138,7 @@ class Month:
         return jobs
 
     def _next(self) -> list[JobRecord]:
-        """Return the jobs that are first in the queue, read as a broker does."""
+        """Return the first jobs of the queue, read as a broker does."""
         if len(self._window) < self._together:
             read = ReadQueued("month", self._subqueue, self._after, WINDOW, 1 << 30)
             [(jobs, _)] = self._commit(read)
@@ -147,7 +147,7 @@ class Month:
         return [self._window.popleft() for _ in range(self._together)]
 
     def day(self) -> None:
-        """Admit as many jobs as end, for a day."""
+        """Admit and end the jobs of a day."""
         self.commits.clear()
         step = DAY * self._together / self._jobs
         for number in range(self._jobs // self._together):
@@ -167,7 +167,7 @@ class Month:
                 self._commit(PruneFailed(now - DAY, 1 << 40, 1000))
 
     def _retry(self, jobs: list[JobRecord]) -> Iterator[Requeue]:
-        """Queue jobs again, to which they come once more."""
+        """Queue jobs again; they run once more later."""
         if not jobs:
             return
         now = self._keeper.now
@@ -185,7 +185,7 @@ class Month:
         return Finished(job, state, now, DAY, "msgpack", b"r" * 20, now, 0.1, "worker")
 
     def _hold(self) -> None:
-        """Begin the next snapshot when the one that is held is old enough."""
+        """Replace the held snapshot when it is old enough."""
         if self._snapshot and self._ended >= self._snapshot:
             self._ended = 0
             self._holding.rollback()
@@ -200,14 +200,14 @@ class Month:
         return sizes
 
     def compact(self) -> dict[str, int]:
-        """Return the sizes of tables that have been written anew."""
+        """Return the sizes of the tables after a rewrite."""
         self._holding.rollback()
         self._beside.execute("VACUUM FULL")
         return self.sizes()
 
 
 def month(figures: Figures) -> None:
-    """A month in PostgreSQL, simulated: sizes and commits, also beside a snapshot that is held."""
+    """A simulated month in PostgreSQL: sizes and commits, with and without a held snapshot."""
     days, jobs, waiting = figures.sizes or _SIZES
     figures.more |= {"store": "postgresql", **server_versions(["postgresql"])}
     for name, snapshot in (("", 0), ("held_", SNAPSHOT)):
@@ -224,7 +224,7 @@ def _month(figures: Figures, name: str, folder: Path, of: tuple[int, int, int, i
     (folder / "server").mkdir()
     with ExitStack() as stack:
         url = stack.enter_context(postgresql(folder / "server")).url
-        _look_often(url)
+        _vacuum_often(url)
         run = stack.enter_context(closing(Month(url, jobs, waiting, snapshot)))
         daily: list[dict[str, int]] = []
         commits = []
@@ -253,8 +253,8 @@ def _month(figures: Figures, name: str, folder: Path, of: tuple[int, int, int, i
     })  # fmt: skip
 
 
-def _look_often(url: str) -> None:
-    """Have the server look each second for tables to vacuum, once it has started."""
+def _vacuum_often(url: str) -> None:
+    """Make the server check for tables to vacuum each second, once it has started."""
     import psycopg
 
     end = time.monotonic() + 60.0
@@ -271,15 +271,15 @@ def _look_often(url: str) -> None:
 
 
 def _share(days: list[list[float]], share: float) -> float:
-    """Return a quantile of the commits of some days, in milliseconds."""
+    """Return a quantile of the times of commits of some days, in milliseconds."""
     ordered = sorted(seconds for day in days for seconds in day)
     return ordered[int(len(ordered) * share)] * 1000
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {"month": month}
 
-#: Name -> figure -> what it must reach.
+#: Name -> figure -> its goal.
 GOALS: dict[str, dict[str, str]] = {
     "month": {
         "growth": "<= 1.1", "over_compact": "<= 2", "commit_growth": "<= 1.1",

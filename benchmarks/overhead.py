@@ -1,6 +1,6 @@
-"""The rows about watching: CPU for counting jobs, for scrapes and health checks, and for traces.
+"""The rows about observability: CPU for counting jobs, scrapes, health checks and traces.
 
-This is the app of the workers of `tracing` as well, and a broker that times how it counts jobs.
+This module is also the app of the workers of `tracing`, and a broker that times its job counters.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = ["GOALS", "ROWS"]
 
 _BULK, _SINGLES, _ASKED, _CHECKS = 100_000, 2000, 200, 10
 
-#: Environment variables: the file with the times of the broker; how the app traces.
+#: Environment variables: path of the file with the times of the broker; mode of tracing.
 _FILE, _MODE = "BENCH_COUNTING", "BENCH_TRACING"
 
-#: Options of the plugin, None where it is not chosen. In ``otlp`` spans are encoded as well.
+#: Mode -> options of the plugin, None without it. In ``otlp`` spans are encoded as well.
 _MODES: dict[str, Any] = {"off": None, "on": {}, "no_wait": {"wait_spans": False}, "otlp": {}}
 
-#: Jobs that `tracing` sends at a time, and how often in each mode.
+#: Jobs that `tracing` sends at a time, and number of rounds of each mode.
 _BLOCK, _BLOCKS = 500, 8
 
 
@@ -51,12 +51,12 @@ def _cpu(*pids: int) -> float:
 
 
 def _family(pid: int) -> list[int]:
-    """Return a process and all that came from it: children come from a fork server."""
+    """Return a process and its descendants: a fork server starts the children."""
     return [pid, *(each for child in children(pid) for each in _family(child))]
 
 
 def metrics(figures: Figures) -> None:
-    """CPU of the broker for counting jobs, of all that a job takes; per scrape and per check."""
+    """CPU of the broker for counting jobs, compared with that of a job; per scrape and check."""
     with running() as system:
         system.stop()
         os.environ[_FILE], system.program = str(system.folder / "times"), "benchmarks.overhead"
@@ -93,7 +93,7 @@ def metrics(figures: Figures) -> None:
 
 
 def _time_counting() -> None:
-    """Time `JobMetrics.count`, which costs less than two runs differ by; write it at the end."""
+    """Time `JobMetrics.count`, whose cost is below the noise of runs; write it at the end."""
     count, clock, spent = JobMetrics.count, time.thread_time, {"bulk": 0.0, "single": 0.0}
 
     def timed(self: JobMetrics, blocks: Iterable[Block]) -> None:
@@ -111,8 +111,9 @@ def _time_counting() -> None:
 def tracing(figures: Figures) -> None:
     """CPU per job in client and worker: no traces, traces, without waits, encoded for OTLP.
 
-    The modes take turns. ``costs`` is what each takes more than the first. In ``idle`` each job is
-    sent once the last has its receipt, so that caches are cold; else all are sent at once.
+    The modes take turns. ``costs`` is the difference of each mode to the first. In ``idle`` each
+    job is sent after the receipt of the last one, so that caches are cold; otherwise all are sent
+    at once.
     """
     flush, spent = _provide(), {mode: [0.0, 0.0, 0.0] for mode in _MODES}
     with running() as system:
@@ -133,8 +134,8 @@ def tracing(figures: Figures) -> None:
                     app.tasks["nothing"].delay()
                 flush()
                 idle = time.process_time() - used[2]
-                for index, more in enumerate((used[2] - used[0], used[3] - used[1], idle)):
-                    spent[mode][index] += more * bool(turn)
+                for index, cost in enumerate((used[2] - used[0], used[3] - used[1], idle)):
+                    spent[mode][index] += cost * bool(turn)
                 time.sleep(0.5)
         for app in apps.values():
             app.close()
@@ -184,10 +185,10 @@ if __name__ != "__main__" and os.environ.get(_MODE, "off") != "off":  # in a wor
     _provide()
 app = _make_app(os.environ.get(_MODE, "off"))
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {"metrics": metrics, "tracing": tracing}
 
-#: Name -> figure -> what it must reach.
+#: Name -> figure -> its goal.
 GOALS: dict[str, dict[str, str]] = {
     "metrics": {"bulk_percent": "< 1", "single_percent": "< 1"},
     "tracing": {"on_costs_us": "< 40"},

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import timed
-from benchmarks.peers.measure import kin
+from benchmarks.peers.measure import descendants_of
 from benchmarks.peers.servers import Server, postgresql, server_versions
 from benchmarks.system import System
 from eventmq import EventMQ
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS", "cpu_seconds"]
 
-#: Jobs submitted and drained at once, jobs that wait while a broker starts, and seconds of `flow`.
+#: Jobs submitted and drained at once, jobs waiting while a broker starts, and seconds of `flow`.
 _SIZES = (100_000, 1_000_000, 30)
 
-#: Jobs of one ``map`` of `flow`, and how many of them wait at most.
+#: Jobs of one ``map`` of `flow`, and the maximum number that wait.
 _PART, _PARTS = 10_000, 5
 
-#: Jobs one by one, whose receipts are waited for.
+#: Jobs that are submitted one by one, each after the receipt of the one before.
 _SINGLES = 1000
 
 
 class _Broker(System):
-    """A system whose broker keeps jobs in PostgreSQL, and says how long that took."""
+    """A system whose broker keeps jobs in PostgreSQL and reports how long that took."""
 
     program = "benchmarks.timed"
 
@@ -60,22 +60,22 @@ class _Broker(System):
         self.broker = None
 
     def task(self, function: Callable[..., None], **options: Any) -> Any:
-        """Return a task of `benchmarks.bench_app`, or one that nobody runs, for this client."""
+        """Return a task of `benchmarks.bench_app`, or one without a worker, for this client."""
         assert self.client is not None
         return self.client.task(name=f"benchmarks.bench_app.{function.__name__}", **options)(
             function
         )
 
-    def left(self, queue: str = "default") -> int:
+    def unfinished(self, queue: str = "default") -> int:
         """Return how many jobs of a queue wait or run."""
         assert self.client is not None
         rows = [row for row in self.client.ask("queues") if row["name"] == queue]
         return sum(row["waiting"] + row["running"] for row in rows)
 
     def drained(self) -> float:
-        """Wait until every outcome is stored; return when that was seen."""
+        """Wait until every outcome is stored; return the time at which that was noticed."""
         end = time.monotonic() + 600.0
-        while self.left():
+        while self.unfinished():
             assert time.monotonic() < end, "the queue is not drained"
             time.sleep(0.02)
         return time.perf_counter()
@@ -102,17 +102,17 @@ def _running() -> Iterator[_Broker]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """Return the CPU seconds of processes and all their kin, also of those that have ended."""
+    """Return the CPU seconds of processes and all their descendants, including ended ones."""
     total = 0
-    for pid in kin(pids):
-        with contextlib.suppress(OSError):  # it has ended, and its parent counts it
+    for pid in descendants_of(pids):
+        with contextlib.suppress(OSError):  # it has ended, and its parent has its time
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             total += sum(map(int, fields[11:15]))
     return total / os.sysconf("SC_CLK_TCK")
 
 
 def _submit(task: Any, n: int, *arguments: Any) -> float:
-    """Submit so many jobs by ``map``; return the seconds until the last receipt."""
+    """Submit ``n`` jobs by ``map``; return the seconds until the last receipt."""
     many = [arguments] * n
     begin = time.perf_counter()
     task.map(many)
@@ -161,7 +161,7 @@ def nothing() -> None:
 def _flow(
     figures: Figures, system: _Broker, task: Any, part: int, seconds: int
 ) -> tuple[float, float, int]:
-    """Produce and run together; return begin and end as Unix times, and how many jobs."""
+    """Submit and run at the same time; return begin and end as Unix times, and the jobs."""
     _submit(task, part)
     system.drained()
     assert system.broker is not None
@@ -176,7 +176,7 @@ def _flow(
     while time.perf_counter() - begin < seconds:
         _submit(task, part)
         sent += part
-        while system.left() > _PARTS * part:
+        while system.unfinished() > _PARTS * part:
             time.sleep(0.005)
     lasted = system.drained() - begin
     spent = {name: _cpu(name, pids) - before[name] for name, pids in groups.items()}
@@ -205,7 +205,7 @@ def _commits(figures: Figures, times: timed.Times, begin: float, end: float, job
 
 
 def _recovery(figures: Figures, system: _Broker, task: Any, waiting: int) -> None:
-    """Add how long a broker takes to have jobs that wait, from its claim on, after kill -9."""
+    """Add how long a broker takes after kill -9 to load waiting jobs, from its claim on."""
     waits = system.task(later, queue="later")
     for start in range(0, waiting, 50_000):
         _submit(waits, min(50_000, waiting - start), "x" * 230)
@@ -214,7 +214,7 @@ def _recovery(figures: Figures, system: _Broker, task: Any, waiting: int) -> Non
     system.start()
     _receipt(task)
     receipt = time.time()
-    assert system.left("later") == waiting, "jobs are lost"
+    assert system.unfinished("later") == waiting, "jobs are lost"
     system.stop()
     times = timed.read(system.times)
     assert killed < times.claim < times.ready, "it was not the broker of this start"
@@ -229,10 +229,10 @@ def later(text: str) -> None:
     """Wait in a queue without workers."""
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {"postgres": postgres}
 
-#: Name -> figure -> what it must reach on two cores.
+#: Name -> figure -> its goal on two cores.
 GOALS: dict[str, dict[str, str]] = {
     "postgres": {"lives_per_second": ">= 20,000", "cpu_us": "<= 48", "recovery_s": "< 1"},
 }

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS"]
 
-#: Jobs in all, and after how many of ten parts the slope begins: until then caches fill.
+#: Total number of jobs, and the tenth after which the slope is measured: until then caches fill.
 _JOBS, _WARM = 1_000_000, 3
 
 
 def memory(figures: Figures) -> None:
-    """Resident memory of broker, job manager and child: idle, after a million jobs, its slope."""
+    """Resident memory of broker, job manager and child: idle, after a million jobs, and slope."""
     (jobs,) = figures.sizes or (_JOBS,)
     part: list[tuple[()]] = [()] * (jobs // 10)
     with running(workers=1) as system:
@@ -59,8 +59,8 @@ def _resident(system: System) -> dict[str, int]:
     }
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {"memory": memory}
 
-#: Name -> figure -> what it must reach.
+#: Name -> figure -> its goal.
 GOALS: dict[str, dict[str, str]] = {"memory": {"slope_bytes_per_job": "< 1"}}

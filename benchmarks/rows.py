@@ -24,10 +24,10 @@ __all__ = ["GOALS", "ROWS"]
 
 _BULK = 100_000
 
-#: Jobs one by one where that is a part of a row.
+#: Number of jobs one by one, as a part of a row.
 _SINGLES = 1000
 
-#: Jobs that wait in `backlog`, first and then.
+#: Jobs that wait in the two parts of `backlog`.
 _BACKLOGS = (1_000, 1_000_000)
 
 
@@ -48,7 +48,7 @@ def _waiting(app: EventMQ) -> int:
 
 
 def _drained(app: EventMQ, deadline: float = 600.0) -> float:
-    """Wait until nothing is left; return when that was seen."""
+    """Wait until the queue is empty; return the time at which that was noticed."""
     end = time.monotonic() + deadline
     while _waiting(app):
         if time.monotonic() > end:
@@ -134,12 +134,12 @@ def round_trip(figures: Figures) -> None:
 
 
 def _wait_one_by_one(figures: Figures, floor: float, wait: Callable[[Any], object]) -> None:
-    """Add how long a job takes until its result is there.
+    """Add the times from a job to its result.
 
     Args:
-        figures: Where to.
+        figures: Figures of the row.
         floor: Seconds that bare sockets and syncs take.
-        wait: Submits a job of a task, and waits.
+        wait: Submits a job of a task, and waits for its result.
     """
     with running(workers=2) as system:
         app, nothing = _client(system)
@@ -160,7 +160,7 @@ def _wait_one_by_one(figures: Figures, floor: float, wait: Callable[[Any], objec
 
 
 def backlog(figures: Figures) -> None:
-    """A million jobs of 300 bytes waiting, against a thousand: submit, drain, there and back."""
+    """A million waiting jobs of 300 bytes, against a thousand: submit, drain, round trip."""
     few, many = figures.sizes or _BACKLOGS
     with running() as system:
         app, nothing = _client(system)
@@ -181,7 +181,7 @@ def backlog(figures: Figures) -> None:
 
 
 def _speeds(system: System, app: EventMQ, task: Any) -> dict[str, float]:
-    """Return jobs per second: one by one, by ``map``, drained, and there and back."""
+    """Return jobs per second: one by one, by ``map``, drained, and round trips."""
     begin = time.perf_counter()
     for _ in range(_SINGLES):
         task.delay()
@@ -220,7 +220,7 @@ def _seconds(code: str) -> float:
     return min(times)
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {
     row.__name__: row
     for row in (
@@ -238,7 +238,7 @@ ROWS: dict[str, Callable[[Figures], None]] = {
     )
 }
 
-#: Name -> figure -> what it must reach on two cores.
+#: Name -> figure -> its goal on two cores.
 GOALS: dict[str, dict[str, str]] = {
     "enqueue_one": {"per_second": ">= 4,000"},
     "enqueue_bulk": {"ratio_to_floor": ">= 0.5"},

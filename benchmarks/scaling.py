@@ -1,6 +1,6 @@
-"""The rows that scale: the same at several sizes, for curves. ``--sizes`` says others.
+"""The rows that scale, measured at several sizes for curves. ``--sizes`` sets other sizes.
 
-A figure is called ``children=4 per_second``: what grows, how much of it, and what was measured.
+The name of a figure, such as ``children=4 per_second``, has the axis, the size and the measure.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS"]
 
-#: Jobs that are drained.
+#: Number of drained jobs.
 _JOBS = 50_000
 
-#: Seconds that a crowd of clients submits.
+#: Seconds during which a crowd of clients submits.
 _SECONDS = 3.0
 
 #: Workers that start at a time.
@@ -45,7 +45,7 @@ def _client(system: System) -> tuple[EventMQ, Any]:
 
 
 def _drained(app: EventMQ) -> float:
-    """Wait until nothing is left; return when that was seen."""
+    """Wait until the queue is empty; return the time at which that was noticed."""
     while True:
         if not any(row["waiting"] + row["running"] for row in app.ask("queues")):
             return time.perf_counter()
@@ -93,10 +93,10 @@ def scale_clients(figures: Figures) -> None:
             figures.add(**{f"{at} per_second": rate, f"{at} receipt_p99_ms": p99})
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {
     row.__name__: row for row in (scale_children, scale_workers, scale_clients)
 }
 
-#: They are for curves.
+#: None: these rows are for curves.
 GOALS: dict[str, dict[str, str]] = {}

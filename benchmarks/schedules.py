@@ -23,10 +23,10 @@ _ALL, _DUE = 100_000, 10_000
 #: Seconds between two fire times of one schedule.
 _INTERVAL = 36_000.0
 
-#: Seconds until the first of the due ones, for the beat to be up.
+#: Seconds until the first due schedule, in which the beat starts.
 _LEAD = 15.0
 
-#: Seconds from the first due one on until all have fired, whatever the disk does.
+#: Seconds from the first due schedule within which all must have fired.
 _PATIENCE = 30.0
 
 
@@ -48,13 +48,13 @@ def schedules(figures: Figures) -> None:
         while _fired(app) < due and time.time() < first + _PATIENCE:
             time.sleep(0.5)
         spent = system.cpu(beat) - before[0], system.cpu() - before[1]
-        late = sorted(_lateness(app))
-        assert len(late) == due, len(late)
+        delays = sorted(_lateness(app))
+        assert len(delays) == due, len(delays)
         figures.add(
             ready_s=ready,
-            p50_ms=late[due // 2] * 1000,
-            p99_ms=late[due * 99 // 100] * 1000,
-            max_ms=late[-1] * 1000,
+            p50_ms=delays[due // 2] * 1000,
+            p99_ms=delays[due * 99 // 100] * 1000,
+            max_ms=delays[-1] * 1000,
             rss_mib=system.rss(beat) / 2**20,
             broker_rss_mib=system.rss() / 2**20,
             cpu_s=system.cpu(beat),
@@ -65,12 +65,12 @@ def schedules(figures: Figures) -> None:
 
 
 def _fired(app: EventMQ) -> int:
-    """Return how many jobs the broker got."""
+    """Return the number of jobs that the broker has received."""
     return sum(row["waiting"] for row in app.ask("queues"))
 
 
 def _store(app: EventMQ, first: int, last: int, slot_of: Callable[[int], float]) -> None:
-    """Store schedules whose last fire time is what a function says, 5,000 at a time."""
+    """Store schedules with the last fire times that a function returns, 5,000 at a time."""
     trigger = str(every(seconds=_INTERVAL))
     headers = "task:benchmarks.bench_app.nothing,content-type:msgpack"
     for begin in range(first, last, 5000):
@@ -89,12 +89,12 @@ def _store(app: EventMQ, first: int, last: int, slot_of: Callable[[int], float])
 
 
 def _lateness(app: EventMQ) -> list[float]:
-    """Return how long after its fire time the broker got each job."""
-    found: list[float] = []
+    """Return how long after its fire time the broker received each job."""
+    delays: list[float] = []
     cursor = ""
     while True:
         page = app.ask("jobs", {"queue": "default", "cursor": cursor, "limit": 1000})
-        found += [row["created"] - (id_time(row["id"]) or 0.0) for row in page["jobs"]]
+        delays += [row["created"] - (id_time(row["id"]) or 0.0) for row in page["jobs"]]
         cursor = page["cursor"]
         if not cursor:
-            return found
+            return delays

@@ -1,4 +1,4 @@
-"""The session of Spark in which a row is measured: two cores, whatever the machine has."""
+"""The Spark session in which a row is measured, with two cores on any machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["measured_on"]
 def measured_on(
     figures: Figures, config: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Give a session that ends with the row, and note the versions of Spark and Java.
+    """Yield a session that ends with the row, and record the versions of Spark and Java.
 
     Args:
-        figures: Of the row.
+        figures: Figures of the row.
         config: Settings of Spark.
     """
     from eventmq_contrib.spark.java import find_java

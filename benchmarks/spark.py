@@ -1,6 +1,6 @@
-"""The tables over a journal: how long they take as it grows, and whether they are right.
+"""The rows about the tables of a journal: their times as it grows, and their correctness.
 
-One function per figure; `spark` runs those of `FIGURES` one after the other, in one session.
+Each figure has a function; `spark` runs those of `FIGURES` one by one, in one session.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ __all__ = ["GOALS", "ROWS", "write_clean_journal"]
 
 _MILLION = 1_000_000
 
-#: Events of the two journals, by default.
+#: Default numbers of events of the two journals.
 _SIZES = (_MILLION, 10 * _MILLION)
 
-#: Events of a made-up journal per second of its clock: ten million are an hour and a half.
+#: Events of a generated journal per second of its clock: ten million are an hour and a half.
 _RATE = 2000
 
-#: Of each fault.
+#: Number of planted faults of each kind.
 _PLANTED = 1000
 
-#: Of the ids of jobs: their number follows.
+#: Prefix of the ids of jobs, before their number.
 _PREFIX = "019a7b2c3d4e7f"
 
 _BEGIN = 1_795_248_000_000_000
 
 
 def _columns(first: int, jobs: int) -> dict[str, Any]:
-    """Return the events of some jobs: all come, then all end; one in fifty fails."""
+    """Return the events of some jobs: all are admitted, then all end; one in fifty fails."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -54,10 +54,10 @@ def _columns(first: int, jobs: int) -> dict[str, Any]:
         pa.array([_PREFIX] * jobs), pc.utf8_lpad(pa.array(number).cast("string"), 18, "0"),
         "",
     )  # fmt: skip
-    begun = _BEGIN + number * 2 * _MILLION // _RATE
+    started = _BEGIN + number * 2 * _MILLION // _RATE
     wait = np.minimum(chance.lognormal(11, 1.5, jobs), 60e6).astype("int64")
     run = np.minimum(chance.lognormal(9, 2, jobs), 60e6).astype("int64")
-    at = np.maximum.accumulate(begun + wait + run)
+    at = np.maximum.accumulate(started + wait + run)
     failed = chance.random(jobs) < 0.02
     none = pa.nulls(jobs, pa.int64())
     some = {
@@ -70,7 +70,7 @@ def _columns(first: int, jobs: int) -> dict[str, Any]:
     worker = pa.array(np.char.add("host-", (number % 8).astype(str)))
     both: dict[str, Sequence[Any]] = {
         "seq": [np.arange(2 * first + 1, 2 * first + 1 + 2 * jobs)],
-        "ts_us": [begun, at], "kind": [np.full(jobs, "enqueued"), some["kind"]],
+        "ts_us": [started, at], "kind": [np.full(jobs, "enqueued"), some["kind"]],
         "job_id": [ids, ids], "task": [task, task], "queue": [queue, queue],
         "attempt": [none, np.ones(jobs, "int64")], "delivery": [none, np.ones(jobs, "int64")],
         "worker_id": [none.cast("string"), worker], "host": [none.cast("string"), worker],
@@ -79,7 +79,7 @@ def _columns(first: int, jobs: int) -> dict[str, Any]:
         "error_fingerprint": [none.cast("string"), some["error_fingerprint"]],
         "wait_us": [none, wait], "run_us": [none, run],
         "bytes_in": [np.full(jobs, 40), none], "bytes_out": [none, np.full(jobs, 1)],
-        "leased_us": [none, begun + wait - 200], "started_us": [none, begun + wait],
+        "leased_us": [none, started + wait - 200], "started_us": [none, started + wait],
         "broker_id": [pa.array(["3f9ac2d41b6e7a05"] * (2 * jobs))],
         "schema_version": [np.ones(2 * jobs, "int64")],
     }  # fmt: skip
@@ -89,7 +89,7 @@ def _columns(first: int, jobs: int) -> dict[str, Any]:
 
 
 def write_clean_journal(folder: Path, events: int) -> None:
-    """Write a journal of one broker in which each job comes and ends, in full files."""
+    """Write a journal of one broker in which each job is admitted and ends, in full files."""
     for first in range(0, events // 2, FILE // 2):
         write_part(folder, _columns(first, min(FILE // 2, events // 2 - first)))
 
@@ -98,7 +98,7 @@ def write_clean_journal(folder: Path, events: int) -> None:
 
 
 def _all_tables(session: SparkSession, folder: Path) -> dict[str, float]:
-    """Return the seconds of each table; those of the audit with a look at all bytes."""
+    """Return the seconds of each table; the audit reads all bytes."""
     from eventmq_contrib.spark.analyses.audit import audit_journal
     from eventmq_contrib.spark.analyses.failures import failures, killers
     from eventmq_contrib.spark.analyses.slo import Objective, slo
@@ -190,12 +190,12 @@ def planted(session: SparkSession, work: Path, figures: Figures) -> None:
         "worker_id": F.lit("other:1"),
     })  # fmt: skip
     bad = events.where(~planted["lost"]).withColumn("kind", kind)
-    found = audit(bad.unionByName(again), listed=_MILLION)
-    lists = {"lost": found.lost_ids, "stuck": found.stuck_ids, "double": found.double_leased_ids}
+    result = audit(bad.unionByName(again), listed=_MILLION)
+    lists = {"lost": result.lost_ids, "stuck": result.stuck_ids, "double": result.double_leased_ids}
     for name, listed in lists.items():
         figures.add(**{f"planted_{name}_found": len(ids[name] & set(listed))})
         false_alarms += len(set(listed) - ids[name])
-    assert found.missing_events == _PLANTED, found.missing_events
+    assert result.missing_events == _PLANTED, result.missing_events
     figures.add(false_alarms=false_alarms)
 
 
@@ -208,7 +208,7 @@ def _chosen(place: int, begin: int) -> set[str]:
     return {f"{_PREFIX}{number:018d}" for number in numbers if number % 400 == place}
 
 
-#: In the order in which they run; a later one may use what an earlier one wrote.
+#: Figures in the order of their runs; a later one may use the files of an earlier one.
 FIGURES: Sequence[Callable[[SparkSession, Path, Figures], None]] = (growth, exactness, planted)
 
 
@@ -223,10 +223,10 @@ def spark(figures: Figures) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-#: Name -> one run of it.
+#: Name -> function that runs the row once.
 ROWS: dict[str, Callable[[Figures], None]] = {"spark": spark}
 
-#: Name -> figure -> what it must reach on two cores.
+#: Name -> figure -> its goal on two cores.
 GOALS = {
     "spark": {
         "tables_10m_s": "< 300",

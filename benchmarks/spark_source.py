@@ -1,6 +1,6 @@
-"""The connector of Spark: how fast it reads and writes, and what kills cost replay and stream.
+"""The rows about the Spark connector: its speed, and losses of replay and stream over kills.
 
-Each of these starts Spark, those with kills once per kill.
+Each row starts Spark, rows with kills once per kill.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _JOBS = int(os.environ.get("EVENTMQ_BENCH_JOBS", "100000"))
 _REPLAY_KILLS = int(os.environ.get("EVENTMQ_BENCH_KILLS", "10"))
 _STREAM_KILLS = int(os.environ.get("EVENTMQ_BENCH_KILLS", "50"))
 
-#: Events per second of the stream, its seconds, and the events of a file, as the journal has them.
+#: Events per second of the stream, its seconds, and the events of a file, as in a journal.
 _RATE, _SECONDS, _SEAL = 20_000, 60, 65_536
 
-#: Seconds until a command of Spark does something.
+#: Seconds within which a command of Spark must do something.
 _PATIENCE = 900.0
 
 _HEADERS = "task:shop.send,content-type:msgpack"
@@ -59,25 +59,25 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# Journals that are made up
+# Generated journals
 
 
 def _values(broker: str, first: int, n: int, at: float, span: float) -> dict[str, list[Any]]:
-    """Return the columns of events of jobs that began and ended: two of each job."""
-    found: dict[str, list[Any]] = {column.name: [None] * n for column in COLUMNS}
-    ts = [int((at + span * place / n) * 1_000_000) for place in range(n)]
-    ends = [place % 2 == 1 for place in range(n)]
-    found |= {
+    """Return the columns of events of jobs that started and ended, two events per job."""
+    columns: dict[str, list[Any]] = {column.name: [None] * n for column in COLUMNS}
+    ts = [int((at + span * index / n) * 1_000_000) for index in range(n)]
+    ends = [index % 2 == 1 for index in range(n)]
+    columns |= {
         "broker_id": [broker] * n, "seq": list(range(first, first + n)), "ts_us": ts,
         "kind": ["succeeded" if end else "enqueued" for end in ends],
-        "job_id": [f"{(first - 1 + place) // 2:032x}" for place in range(n)],
-        "task": [f"shop.task{place // 2 % 8}" for place in range(n)],
-        "queue": [f"queue{place // 2 % 4}" for place in range(n)], "attempt": [1] * n,
-        "wait_us": [place % 3_000_000 if end else None for place, end in enumerate(ends)],
-        "run_us": [place % 50_000 if end else None for place, end in enumerate(ends)],
+        "job_id": [f"{(first - 1 + index) // 2:032x}" for index in range(n)],
+        "task": [f"shop.task{index // 2 % 8}" for index in range(n)],
+        "queue": [f"queue{index // 2 % 4}" for index in range(n)], "attempt": [1] * n,
+        "wait_us": [index % 3_000_000 if end else None for index, end in enumerate(ends)],
+        "run_us": [index % 50_000 if end else None for index, end in enumerate(ends)],
         "schema_version": [1] * n,
     }  # fmt: skip
-    return found
+    return columns
 
 
 def _seal(journal: Path, values: dict[str, list[Any]]) -> None:
@@ -133,9 +133,9 @@ def spark_source(figures: Figures) -> None:
             / _seconds(write(queue="other", idTime="2000-01-01")),
         )
         app = EventMQ("bench", broker=system.address)
-        found = {row["name"]: row["waiting"] for row in app.ask("queues")}
+        waiting_by_queue = {row["name"]: row["waiting"] for row in app.ask("queues")}
         app.close()
-        assert found == {"parked": _JOBS, "other": _JOBS}, found
+        assert waiting_by_queue == {"parked": _JOBS, "other": _JOBS}, waiting_by_queue
 
 
 def _seconds(work: Callable[[], None]) -> float:
@@ -148,7 +148,7 @@ def _seconds(work: Callable[[], None]) -> float:
 
 
 def _start(*arguments: str) -> subprocess.Popen[str]:
-    """Start a command of Spark in a group of its own: its JVM and its Python go with it."""
+    """Start a command of Spark in its own process group, with its JVM and its Python."""
     command = [
         sys.executable,
         "-m",
@@ -166,7 +166,7 @@ def _start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def _kill(process: subprocess.Popen[str]) -> bool:
-    """Kill it and all that it has started; say whether it was at work still."""
+    """Kill a process and its descendants; return whether it was still running."""
     alive = process.poll() is None
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -177,7 +177,7 @@ def _kill(process: subprocess.Popen[str]) -> bool:
 
 
 def _until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-    """Wait until something has happened, or the process has ended."""
+    """Wait until a condition is true, or the process has ended."""
     end = time.monotonic() + _PATIENCE
     while process.poll() is None and not condition():
         if time.monotonic() > end:
@@ -187,7 +187,7 @@ def _until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> Non
 
 
 def _fail(data: Path, jobs: int) -> None:
-    """Make a store in which so many jobs have failed."""
+    """Make a store with a number of failed jobs."""
     clock = SystemClock()
     store = SqliteStore(data, clock, durability="memory", reserve=0)
     store.open()
@@ -227,23 +227,23 @@ def spark_replay(figures: Figures) -> None:
 
         while kills < _REPLAY_KILLS:
             before = failed()
-            least = max(1, before // (_REPLAY_KILLS + 1 - kills)) * chance.uniform(0.2, 1.0)
+            minimum = max(1, before // (_REPLAY_KILLS + 1 - kills)) * chance.uniform(0.2, 1.0)
             process = _start(*arguments)
-            _until(process, lambda: failed() <= before - least)  # noqa: B023 - used at once
+            _until(process, lambda: failed() <= before - minimum)  # noqa: B023 - used at once
             kills += _kill(process)
         process = _start(*arguments)
         answer = json.loads(process.communicate(timeout=600)[0])
         seconds = time.perf_counter() - begin
         assert answer["jobs"] == answer["replayed"] + answer["before"] == _JOBS, answer
         _journal(system.folder / "data", journal)
-        often = Counter(_replayed(journal))
-        left = failed()
+        replays = Counter(_replayed(journal))
+        remaining = failed()
         app.close()
     figures.add(
-        jobs=_JOBS, kills=kills, replayed_once=sum(n == 1 for n in often.values()),
-        replayed_more=sum(n > 1 for n in often.values()), left_failed=left, seconds=seconds,
+        jobs=_JOBS, kills=kills, replayed_once=sum(n == 1 for n in replays.values()),
+        replayed_more=sum(n > 1 for n in replays.values()), left_failed=remaining, seconds=seconds,
     )  # fmt: skip
-    assert len(often) == _JOBS, "jobs were not replayed"
+    assert len(replays) == _JOBS, "jobs were not replayed"
 
 
 def _journal(data: Path, out: Path) -> None:
@@ -257,12 +257,12 @@ def _journal(data: Path, out: Path) -> None:
 def _replayed(journal: Path) -> list[str]:
     import pyarrow.parquet as pq
 
-    found: list[str] = []
+    ids: list[str] = []
     for path in journal.glob("*/*/*.parquet"):
         table = pq.ParquetFile(path).read(columns=["kind", "job_id"]).to_pydict()
         pairs = zip(table["kind"], table["job_id"], strict=True)
-        found += [job_id for kind, job_id in pairs if kind == "replayed"]
-    return found
+        ids += [job_id for kind, job_id in pairs if kind == "replayed"]
+    return ids
 
 
 def spark_stream_kills(figures: Figures) -> None:
@@ -287,13 +287,13 @@ def spark_stream_kills(figures: Figures) -> None:
         process = _start(*arguments[:5], "--once")
         process.communicate(timeout=1200)
         assert process.returncode == 0
-        found = _counted(out)
-    figures.add(events=events, counted=found, kills=kills, seconds=time.perf_counter() - begin)
-    assert found == events, f"{found} of {events} events were counted"
+        counted = _counted(out)
+    figures.add(events=events, counted=counted, kills=kills, seconds=time.perf_counter() - begin)
+    assert counted == events, f"{counted} of {events} events were counted"
 
 
 def _batches(out: Path) -> int:
-    """Return the number of the last batch that was begun."""
+    """Return the number of the last started batch."""
     names = [path.name for path in (out / "_checkpoint" / "offsets").glob("[0-9]*")]
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
@@ -308,7 +308,7 @@ def _counted(out: Path) -> int:
 
 
 def spark_stream(figures: Figures) -> None:
-    """A minute of 20,000 events a second, a trigger of 1 s: how old is what the tables say."""
+    """A minute of 20,000 events a second, with a trigger of 1 s: the age of the tables."""
     from eventmq_contrib.spark.livetables import LiveTables
     from eventmq_contrib.spark.streaming import Stream, start_stream
 
@@ -350,7 +350,7 @@ def spark_stream(figures: Figures) -> None:
 
 
 def _write_for(journal: Path, seconds: float) -> None:
-    """Seal files as a journal does that gets events at a rate: each when its last one is there."""
+    """Seal files like a journal with a constant rate of events, each after its last event."""
     begin, n = time.time(), 0
     span = _SEAL / _RATE
     while (n + 1) * span <= seconds:
@@ -361,10 +361,10 @@ def _write_for(journal: Path, seconds: float) -> None:
 
 
 def _ages(updates: list[tuple[float, int]], begin: float, seconds: float) -> list[float]:
-    """Return how old events were when they came into the tables, of samples over all the time."""
+    """Return the ages of sampled events at the time when they came into the tables."""
     ages = []
-    for place in range(int(seconds * 100)):
-        at = begin + place / 100
+    for sample in range(int(seconds * 100)):
+        at = begin + sample / 100
         ages.append(next(when for when, newest in updates if newest >= at * 1_000_000) - at)
     return ages
 

@@ -1,4 +1,4 @@
-"""The row ``stream``: parts through one stream, and how soon its first part is there."""
+"""The row ``stream``: parts through one stream, and the latency of its first part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STREAMS = 300
 
 
 def stream(figures: Figures) -> None:
-    """Small parts through one stream, one worker process; the first part after its ``yield``."""
+    """Small parts through one stream of one worker process; time of the first part after ``yield``."""
     with running(workers=2) as system:
         app = EventMQ("bench", broker=system.address)
         sum(1 for _ in app.send("benchmarks.bench_app.numbers", (10_000,)).stream())
@@ -41,6 +41,6 @@ def stream(figures: Figures) -> None:
 
 def _first(app: EventMQ) -> float:
     """Return the seconds from the ``yield`` of a first part until it was read."""
-    parts = app.send("benchmarks.bench_app.stamp", (0.005,)).stream()
+    parts = app.send("benchmarks.bench_app.yield_time", (0.005,)).stream()
     yielded = next(parts)
     return time.time() - float(yielded)

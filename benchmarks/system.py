@@ -1,4 +1,4 @@
-"""A broker and workers in processes of their own, on free ports and a data directory that goes."""
+"""A broker and workers in processes of their own, on free ports and a temporary data directory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class System:
-    """What runs. ``address`` is where clients connect."""
+    """The running processes. ``address`` is the address for clients."""
 
-    #: What is started as the program ``eventmq``, and the app of workers, beats and gateways.
+    #: Module of the program ``eventmq``, and the app of workers, beats and gateways.
     program = "eventmq"
     app = "benchmarks.bench_app:app"
 
@@ -36,7 +36,7 @@ class System:
         self.workers: list[subprocess.Popen[str]] = []
 
     def start_broker(self, *more: str) -> None:
-        """Start the broker, at its address if it had one, and wait until it is ready."""
+        """Start the broker, at its previous address if it had one, and wait until it is ready."""
         bind = self.address or "tcp://127.0.0.1:0"
         self.broker, line = self._start(
             "broker", "--bind", bind, "--data-dir", str(self.folder / "data"), *more
@@ -46,7 +46,7 @@ class System:
         self.address = words[0][2]
 
     def kill_broker(self) -> None:
-        """End the broker as a crash would."""
+        """Kill the broker, like a crash."""
         assert self.broker is not None
         self.broker.kill()
         self.broker.wait(30)
@@ -134,11 +134,11 @@ def resident(pid: int) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started and that are there."""
-    found = []
+    """Return the running children of a process."""
+    pids = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += [int(child) for child in path.read_text().split()]
-    return sorted(found)
+        pids += [int(child) for child in path.read_text().split()]
+    return sorted(pids)
 
 
 @contextlib.contextmanager
@@ -147,10 +147,10 @@ def running(
     prepare: Callable[[Path], object] | None = None,
     ports: Sequence[str] = (),
 ) -> Iterator[System]:
-    """A fresh system with a broker, and a worker of so many children if there are any.
+    """Run a new system with a broker, and with a worker if it has children.
 
-    ``prepare`` fills the data directory before the broker starts; ``ports`` are more arguments of
-    the broker.
+    ``prepare`` fills the data directory before the broker starts; ``ports`` are further arguments
+    of the broker.
     """
     folder = Path(tempfile.mkdtemp(prefix="eventmq-bench-"))
     system = System(folder)

@@ -1,7 +1,7 @@
-"""The program ``eventmq`` whose store in PostgreSQL says how long it took: claims, start, commits.
+"""The program ``eventmq`` with a timed store in PostgreSQL: claims, start and commits.
 
-``python -m benchmarks.timed broker --store postgresql://...`` is a broker like any other. When it
-ends it writes JSON into the file that ``BENCH_TIMES`` names; see `Times`.
+``python -m benchmarks.timed broker --store postgresql://...`` is a broker like any other. At its
+end it writes JSON into the file that ``BENCH_TIMES`` names; see `Times`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE", "Times", "read"]
 
-#: Environment variable with the file.
+#: Environment variable with the path of the file.
 FILE = "BENCH_TIMES"
 
 
 class Times(NamedTuple):
-    """What a broker has measured.
+    """Measurements of a broker.
 
     Attributes:
-        claim: Unix time at which the claim that succeeded last was begun.
+        claim: Unix time at which the last successful claim started.
         opened: Unix time at which the store was open after it.
-        ready: Unix time at which the broker had everything again, and could answer.
-        commits: For each commit, when it ended as Unix time, and how many seconds it took.
+        ready: Unix time at which the broker had loaded its state, and could answer.
+        commits: For each commit its end as Unix time, and its seconds.
     """
 
     claim: float
@@ -45,7 +45,7 @@ class Times(NamedTuple):
 
 
 def read(path: Path) -> Times:
-    """Return what a broker that has ended wrote."""
+    """Return the times that a broker wrote at its end."""
     claim, opened, ready, commits = json.loads(path.read_text())
     return Times(claim, opened, ready, [tuple(commit) for commit in commits])
 
@@ -56,7 +56,7 @@ class _Noted:
 
 
 def _note() -> None:
-    """Have claims, starts and commits noted."""
+    """Record claims, starts and commits."""
     claim, opened, submit = PostgresOwnership.claim, PostgresStore.open, PostgresStore.submit
     recover = BrokerRunner._recover  # noqa: SLF001 - there is no other place where it is ready
 
@@ -68,9 +68,9 @@ def _note() -> None:
         return epoch
 
     def noted_open(self: PostgresStore) -> Any:
-        found = opened(self)
+        result = opened(self)
         _Noted.opened = time.time()
-        return found
+        return result
 
     def noted_recover(self: BrokerRunner, recovered: Any) -> None:
         recover(self, recovered)

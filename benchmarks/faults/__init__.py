@@ -1,1 +1,1 @@
-"""Faults on demand: ``python -m benchmarks.faults --all``, or some rows of it by name."""
+"""Fault injection: ``python -m benchmarks.faults --all``, or with the names of rows."""

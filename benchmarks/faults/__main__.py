@@ -19,10 +19,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--all", action="store_true", help="all of them")
-    parser.add_argument("--faults", type=int, help="of each, instead of its own number")
+    parser.add_argument(
+        "--faults", type=int, help="number of faults of each row, instead of its default"
+    )
     parser.add_argument("--json", type=Path, help="file to which the results are added")
     parser.add_argument(
-        "--table", action="store_true", help="write what that file has as the table of the docs"
+        "--table", action="store_true", help="write that file as the table of the docs"
     )
     arguments = parser.parse_args()
     names = list(ROWS) if arguments.all else arguments.rows
@@ -42,9 +44,9 @@ def main() -> int:
 
 def _run(name: str, faults: int | None, path: Path | None) -> int:
     run, usual = ROWS[name]
-    begun = time.monotonic()
+    start = time.monotonic()
     row = run(faults or usual)
-    seconds = round(time.monotonic() - begun, 1)
+    seconds = round(time.monotonic() - start, 1)
     bound = "-" if row.bound is None else f"{row.bound:.2g}"
     print(
         f"{name}: {row.jobs} jobs, {row.faults} faults, {row.lost} lost, {row.twice} ran again, "
@@ -57,11 +59,11 @@ def _run(name: str, faults: int | None, path: Path | None) -> int:
 
 
 def _commit() -> str:
-    """Return the commit that is tried, with a plus where files have changed since."""
-    said = subprocess.run(
+    """Return the commit under test, with a plus if files have changed since."""
+    done = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False
     )
-    return said.stdout.strip()
+    return done.stdout.strip()
 
 
 if __name__ == "__main__":

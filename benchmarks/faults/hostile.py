@@ -1,4 +1,4 @@
-"""Runs the hostile tests of broker and gateways with more messages than the tests have."""
+"""Runs the hostile tests of broker and gateways with more messages than the test suite does."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["FILES", "tell_nonsense"]
+__all__ = ["FILES", "send_malformed"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Who is told nonsense, and on how many ports.
+#: Test files, and the number of ports that each sends malformed messages to.
 FILES = {
     "tests/integration/test_emqp_hostile.py": 4,
     "tests/contrib/gateways/majordomo/test_gateway.py": 2,
@@ -21,31 +21,31 @@ FILES = {
     "tests/contrib/gateways/emp/test_server.py": 1,
 }
 
-#: The tests whose number of messages can be set: see ``tests/support/fuzz.py``.
+#: Tests whose number of messages can be set: see ``tests/support/fuzz.py``.
 _THESE = "by_the_thousand or thousands_of_malformed"
 
-#: Seconds that one of them may take.
+#: Timeout of one of them, in seconds.
 _PATIENCE = 1800
 
 
-def tell_nonsense(file: str, messages: int) -> tuple[int, int, float]:
-    """Run the tests of a file with so many messages for each port.
+def send_malformed(file: str, messages: int) -> tuple[int, int, float]:
+    """Run the tests of a file with a number of messages for each port.
 
     Returns:
-        How many tests passed, how many failed, and the seconds.
+        The numbers of passed and failed tests, and the seconds.
     """
     command = [
         sys.executable, "-m", "pytest", "-q", f"--timeout={_PATIENCE}",
         "-k", _THESE, file,
     ]  # fmt: skip
-    begun = time.monotonic()
+    start = time.monotonic()
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False,
         env={**os.environ, "EVENTMQ_TEST_FUZZ": str(messages)},
     )  # fmt: skip
-    took = time.monotonic() - begun
+    took = time.monotonic() - start
     passed, failed = (
-        int(found[1]) if (found := re.search(rf"(\d+) {word}", done.stdout)) else 0
+        int(match[1]) if (match := re.search(rf"(\d+) {word}", done.stdout)) else 0
         for word in ("passed", "(?:failed|error)")
     )
     if failed or not passed:

@@ -1,4 +1,4 @@
-"""Reads the system calls of a broker: does any message leave before what it says is on disk?"""
+"""Reads the system calls of a broker: does any message leave before its content is on disk?"""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CALL = re.compile(r"^(\d+)\s+(\w+)\((\d+)<([^>]*)>")
 
 
 def receipts_after_syncs(jobs: int) -> tuple[int, int, int]:
-    """Submit jobs one by one to a broker that is watched.
+    """Submit jobs one by one to a broker under strace.
 
     Returns:
-        How many messages went out to peers, how many times the log was synced, and how many
-        messages went out while the log had something that was not synced.
+        The number of messages to peers, of syncs of the log, and of messages that were sent while
+        the log had unsynced data.
 
     Raises:
-        RuntimeError: strace is not there, or may not watch.
+        RuntimeError: strace is missing, or may not trace.
     """
     if shutil.which("strace") is None:
         raise RuntimeError("strace is needed")

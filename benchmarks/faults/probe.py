@@ -1,6 +1,6 @@
-"""How long a receipt takes: ``python -m benchmarks.faults.probe ADDRESS SECONDS``.
+"""Measures receipts: ``python -m benchmarks.faults.probe ADDRESS SECONDS``.
 
-A process of its own, so that what else a row does takes it no time. Prints JSON.
+It is a separate process, so that the other work of a row does not slow it down. It prints JSON.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["Probe"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Jobs per second: few, since the machine is to do something else.
+#: Jobs per second: few, since the machine has other work.
 RATE = 50.0
 
 
 class Probe:
-    """Receipts of jobs, one after the other, in a process that has begun.
+    """Receipts of jobs, one by one, in a running process.
 
     Args:
-        address: Of the broker.
-        seconds: For how long.
+        address: Address of the broker.
+        seconds: Duration of the measurement.
     """
 
     def __init__(self, address: str, seconds: float) -> None:
@@ -41,33 +41,33 @@ class Probe:
 
     @property
     def running(self) -> bool:
-        """Whether it still measures."""
+        """Whether the measurement runs."""
         return self._process.poll() is None
 
     def result(self) -> dict[str, float]:
-        """Wait for its end; return ``p50 p99 worst`` in milliseconds, and how many there were."""
-        said, _ = self._process.communicate()
-        found: dict[str, float] = json.loads(said)
-        return found
+        """Wait for the end; return ``p50 p99 worst`` in milliseconds and the number of receipts."""
+        output, _ = self._process.communicate()
+        result: dict[str, float] = json.loads(output)
+        return result
 
 
 def measure(submit: Callable[[], object], seconds: float) -> dict[str, float]:
-    """Call at `RATE` for so long; return what the calls took."""
+    """Call a function at `RATE` for a time; return the times of the calls."""
     took: list[float] = []
     end = time.perf_counter() + seconds
-    while (begun := time.perf_counter()) < end:
+    while (start := time.perf_counter()) < end:
         submit()
-        took.append(time.perf_counter() - begun)
+        took.append(time.perf_counter() - start)
         time.sleep(max(0.0, 1 / RATE - took[-1]))
     took.sort()
-    places = {"p50": len(took) // 2, "p99": len(took) * 99 // 100, "worst": len(took) - 1}
-    return {name: round(took[place] * 1000, 2) for name, place in places.items()} | {
+    positions = {"p50": len(took) // 2, "p99": len(took) * 99 // 100, "worst": len(took) - 1}
+    return {name: round(took[position] * 1000, 2) for name, position in positions.items()} | {
         "calls": len(took)
     }
 
 
 def main(address: str, seconds: float) -> None:
-    """Measure receipts of a task that nobody has to run."""
+    """Measure receipts of a task that needs no worker."""
     with EventMQ("probe", broker=address, submit_timeout=60.0) as app:
         task = app.task(name="survivor.work")(_stand_in)
         task.delay(-1)

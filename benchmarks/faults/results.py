@@ -1,6 +1,6 @@
-"""What rows came to: kept in a file run by run, summed up over runs, and as a table for the docs.
+"""Results of rows: stored in a file run by run, summed up over runs, and as a table for the docs.
 
-A row may be run in portions, on several days: loads and faults of its runs add up.
+A row may be run in several portions: the loads and faults of its runs are added.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "keep", "read", "summed", "table"]
 
-#: A name that ends so has the highest of all runs; other counts are added up.
+#: Suffix of names whose maximum over all runs is kept; other counts are added.
 WORST = " at worst"
 
-#: Texts of as many runs are in the table; the file has all.
+#: Maximum number of runs whose texts are in the table; the file has all.
 SHOWN = 3
 
 
 class Row(NamedTuple):
-    """What a run of a row came to.
+    """Result of a run of a row.
 
     Attributes:
-        jobs: With a receipt.
-        faults: How many things went wrong.
-        lost: Jobs, or promises, that were lost.
-        twice: Jobs that ran again; None if not counted.
-        more: What else was counted, by name; text, or a mapping of numbers, too.
+        jobs: Number of jobs with a receipt.
+        faults: Number of injected faults.
+        lost: Number of lost jobs, or of broken promises.
+        twice: Number of jobs that ran again; None if not counted.
+        more: Other counts by name; also texts, or mappings of numbers.
     """
 
     jobs: int
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
     @property
     def bound(self) -> float | None:
-        """The share of faults that may lose something: 95 % sure where none of them did."""
+        """Upper bound of the share of faults that lose a job, with 95 % confidence, if none did."""
         return 3 / self.faults if self.faults and not self.lost else None
 
 
@@ -53,7 +53,7 @@ def keep(path: Path, name: str, row: Row, about: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the runs of a file; none where there is no file."""
+    """Return the runs of a file, none if there is no file."""
     runs: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
     return runs
 
@@ -70,7 +70,7 @@ def summed(runs: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def _both(name: str, one: Any, other: Any) -> Any:
-    """Return what two runs have counted under a name."""
+    """Return the combined count of two runs under a name."""
     if isinstance(one, dict) and isinstance(other, dict):
         names = [*one, *(key for key in other if key not in one)]
         return {key: one.get(key, 0) + other.get(key, 0) for key in names}
@@ -78,11 +78,11 @@ def _both(name: str, one: Any, other: Any) -> Any:
         return max(one, other)
     if isinstance(one, int) and isinstance(other, int):
         return one + other
-    return one if one == other else f"{one}; {other}"  # a text, or a rate, of which is no sum
+    return one if one == other else f"{one}; {other}"  # texts and rates have no sum
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the docs include: a line for each row, in the order in which they were run."""
+    """Return the table of the docs: a line for each row, in the order of their runs."""
     names = list(dict.fromkeys(run["row"] for run in runs))
     head = ("row", "jobs", "faults", "lost", "ran again", "bound (3/N)", "commit")
     lines = ["..", "   Written by python -m benchmarks.faults --table; do not edit.", ""]
@@ -93,28 +93,28 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(name: str, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    mine = [run for run in runs if run["row"] == name]
-    row = summed(mine)
-    said = "; ".join(_said(row.more))
-    commits = ", ".join(dict.fromkeys(run["commit"] for run in mine))
+    own_runs = [run for run in runs if run["row"] == name]
+    row = summed(own_runs)
+    text = "; ".join(_texts(row.more))
+    commits = ", ".join(dict.fromkeys(run["commit"] for run in own_runs))
     bound = "" if row.bound is None else f"{row.bound:.2g}"
     twice = "not counted" if row.twice is None else f"{row.twice:,}"
-    faults = f"{row.faults:,}: {said}" if row.faults else said
+    faults = f"{row.faults:,}: {text}" if row.faults else text
     return f"``{name}``", f"{row.jobs:,}", faults, f"{row.lost:,}", twice, bound, commits
 
 
-def _said(more: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what was counted, for people."""
+def _texts(more: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the counts as texts."""
     for name, value in more.items():
         if isinstance(value, dict):
-            each = ", ".join(f"{number:,} {what}" for what, number in value.items())
+            each = ", ".join(f"{number:,} {unit}" for unit, number in value.items())
             yield f"{name}: {each}"
         else:
             yield f"{name}: {_first(value)}" if isinstance(value, str) else f"{name} {value:,}"
 
 
 def _first(text: str) -> str:
-    """Return what the first runs said, and how many more there are."""
-    said = text.split("; ")
-    more = len(said) - SHOWN
-    return text if more <= 0 else f"{'; '.join(said[:SHOWN])} and {more} more runs"
+    """Return the texts of the first runs, and the number of further runs."""
+    texts = text.split("; ")
+    hidden = len(texts) - SHOWN
+    return text if hidden <= 0 else f"{'; '.join(texts[:SHOWN])} and {hidden} more runs"

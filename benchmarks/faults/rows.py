@@ -1,4 +1,4 @@
-"""The rows: each does something to a system, and counts what was lost by it."""
+"""The rows: each injects faults into a system and counts the losses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.faults.connections import come_and_go
-from benchmarks.faults.hostile import FILES, tell_nonsense
+from benchmarks.faults.hostile import FILES, send_malformed
 from benchmarks.faults.order import receipts_after_syncs
 from benchmarks.faults.results import Row
-from benchmarks.faults.soak import bear
+from benchmarks.faults.soak import run_soak
 from benchmarks.faults.storm import Storm
 from tests.faults.corruption import ALTERED, LOST, Store, is_cut
 from tests.faults.crashes import Lost, Tape
@@ -49,7 +49,7 @@ COMMITS_OF_ROUND = 200_000
 #: Jobs that wait while memory is short.
 WAITING = 1_000_000
 
-#: What the simulation says at last.
+#: Last line of the simulation.
 _CLOSING = re.compile(r": (\d+) failed[^;]*; (\d+) jobs, \d+ executions, (\d+) ends")
 
 
@@ -58,23 +58,23 @@ def crashes(n: int) -> Row:
     again: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         tape = Tape(Path(folder), 500)
-        places = list(tape.points())
+        offsets = list(tape.points())
         commits = range(len(tape.ends))
-        lost = int(_fails(lambda: tape.check_cuts(places)))
+        lost = int(_fails(lambda: tape.check_cuts(offsets)))
         holes = tape.holes(1, 10 * n)
         for number in commits:
             lost += _fails(lambda number=number: again.append(tape.resume(number)["twice"]))
         for seed in range(n):
             lost += _fails(lambda seed=seed: again.append(tape.resume_torn(seed)["twice"]))
     more = {
-        "cuts": len(places), "missing pages": holes, "torn checkpoints": n,
+        "cuts": len(offsets), "missing pages": holes, "torn checkpoints": n,
         "resumed": len(commits),
     }  # fmt: skip
     return Row(len(tape.promises.confirmed), sum(more.values()), lost, sum(again), more)
 
 
 def _fails(check: Callable[[], object]) -> bool:
-    """Return whether a check finds a broken promise; it is printed."""
+    """Return whether a check finds a broken promise, and print it."""
     try:
         check()
     except Lost as error:
@@ -84,32 +84,33 @@ def _fails(check: Callable[[], object]) -> bool:
 
 
 def injected(n: int) -> Row:
-    """Failing reads, writes, syncs and cuts under the store, one in each run of a script."""
+    """Failing reads, writes, syncs and truncations under the store, one in each run of a script."""
     logging.disable(logging.CRITICAL)
     counted: Counter[str] = Counter()
     lost = jobs = 0
     with tempfile.TemporaryDirectory() as folder:
         calls, opening = calls_of(Path(folder) / "sound", 100)
         cases = [
-            (place, fault)
-            for place, call in enumerate(calls)
+            (position, fault)
+            for position, call in enumerate(calls)
             for fault in FAULTS_OF_CALLS
             if can_fail(call, fault)
         ]
-        for place, fault in random.sample(cases, min(n, len(cases))):
+        for position, fault in random.sample(cases, min(n, len(cases))):
             run = Path(folder) / "run"
             try:
-                outcome = strike(run, 100, once(place, fault))
+                outcome = strike(run, 100, once(position, fault))
             except AssertionError as error:
                 lost += 1
-                print(f"  {fault} at call {place}, a {calls[place].kind}: {error}", flush=True)
+                kind = calls[position].kind
+                print(f"  {fault} at call {position}, a {kind}: {error}", flush=True)
             else:
                 jobs += outcome.confirmed
                 counted[f"{fault}: {'broker ended' if outcome.ended else 'went on'}"] += 1
-                must_end = "ENOSPC" not in fault or place < opening
+                must_end = "ENOSPC" not in fault or position < opening
                 if outcome.failed and bool(outcome.ended) != must_end:
                     lost += 1
-                    print(f"  {fault} at call {place}: {outcome.ended or 'went on'}", flush=True)
+                    print(f"  {fault} at call {position}: {outcome.ended or 'went on'}", flush=True)
             shutil.rmtree(run, ignore_errors=True)
     logging.disable(logging.NOTSET)
     return Row(jobs, sum(counted.values()), lost, None, {"of them": dict(sorted(counted.items()))})
@@ -156,17 +157,17 @@ def corruption(n: int) -> Row:
 def network(n: int) -> Row:
     """A network that breaks and heals, and processes that stand still, under load."""
     chance = random.Random()
-    late, slowest = 0, 0.0
+    slow, slowest = 0, 0.0
     counted: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, Network(Path(folder)) as net:
         for _ in range(n):
             outcome = net.strike(chance.choice(FAULTS), chance.choice((0.3, 1.0, 2.0, 4.0)))
             counted[outcome.fault] += 1
-            late += outcome.served > SERVING
+            slow += outcome.served > SERVING
             slowest = max(slowest, outcome.served)
         lost, twice = net.finish()
     more = {
-        "of them": dict(counted), "not serving after 5 s": late,
+        "of them": dict(counted), "not serving after 5 s": slow,
         "seconds until it served at worst": round(slowest, 2),
     }  # fmt: skip
     return Row(len(net.load.confirmed), n, len(lost), twice, more)
@@ -186,14 +187,14 @@ def kills(n: int) -> Row:
 
 
 def shared(n: int) -> Row:
-    """What may befall brokers on PostgreSQL, their workers and the server, under load."""
+    """Faults of brokers on PostgreSQL, their workers and the server, under load."""
     with _storms(brokers=3) as storms:
         _strike(storms, n, FAULTS_OF_BROKERS)
         return _shared_row(n, storms.finish(), _struck(storms))
 
 
 def clocks(n: int) -> Row:
-    """Clocks of brokers and server that jump, by minutes to days, beside all else of ``shared``."""
+    """Clocks of brokers and server that jump, by minutes to days, in addition to ``shared``."""
     with _storms(brokers=3, clocks=True) as storms:
         _strike(storms, n, FAULTS_OF_BROKERS + CLOCKS * 3)
         outcome = storms.finish()
@@ -202,7 +203,7 @@ def clocks(n: int) -> Row:
 
 
 def replicated(n: int) -> Row:
-    """Replicas that stop or are not waited for, beside all else of ``shared``; then a failover."""
+    """Replicas that stop or are not waited for, in addition to ``shared``; then a failover."""
     with _home() as home, tempfile.TemporaryDirectory() as folder:
         server = make_server(home)
         replica = server.replica(f"replica{server.port}", synchronous=True)
@@ -225,7 +226,7 @@ def _strike(storms: Storms, n: int, faults: Sequence[str]) -> None:
 
 
 def _struck(storms: Storms) -> dict[str, Any]:
-    worst = max(seconds for taken in storms.taken.values() for seconds in taken)
+    worst = max(seconds for times in storms.taken.values() for seconds in times)
     return {"of them": dict(storms.struck), "seconds until a receipt at worst": round(worst, 2)}
 
 
@@ -237,11 +238,11 @@ def takeovers(n: int) -> Row:
             storms.strike(("kill_owner", "stop_owner")[number % 2])
         outcome = storms.finish()
     more: dict[str, object] = {}
-    for fault, what in (("kill_owner", "kill -9"), ("stop_owner", "SIGSTOP")):
-        taken = sorted(storms.taken[fault]) or [0.0]
+    for fault, signal_name in (("kill_owner", "kill -9"), ("stop_owner", "SIGSTOP")):
+        times = sorted(storms.taken[fault]) or [0.0]
         for share in (50, 99):
-            place = math.ceil(len(taken) * share / 100) - 1
-            more[f"seconds until a receipt after {what}, p{share}"] = round(taken[place], 2)
+            index = math.ceil(len(times) * share / 100) - 1
+            more[f"seconds until a receipt after {signal_name}, p{share}"] = round(times[index], 2)
     return _shared_row(n, outcome, more)
 
 
@@ -277,14 +278,14 @@ def _row_of(n: int, outcome: Outcome, more: dict[str, Any]) -> Row:
 def executors(n: int) -> Row:
     """Kill -9 of the JVM of a Spark executor while a job runs on it and others wait behind it."""
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
-        taken = [cluster.strike() for _ in range(n)]
-        found = cluster.finish()
-    wrong = found.wrong(cluster.struck)
+        times = [cluster.strike() for _ in range(n)]
+        comparison = cluster.finish()
+    wrong = comparison.wrong(cluster.struck)
     more = {
-        "charged with a death": len(found.deaths),
-        "seconds until all had ended at worst": round(max(taken), 2),
+        "charged with a death": len(comparison.deaths),
+        "seconds until all had ended at worst": round(max(times), 2),
     }  # fmt: skip
-    return Row(len(cluster.jobs), n, len(wrong), len(found.again), more)
+    return Row(len(cluster.jobs), n, len(wrong), len(comparison.again), more)
 
 
 def order(n: int) -> Row:
@@ -294,7 +295,7 @@ def order(n: int) -> Row:
 
 
 def simulation(n: int) -> Row:
-    """Seeds of the deterministic simulation, which no earlier run of this row has had."""
+    """New seeds of the deterministic simulation."""
     first = int(1000 * time.time())  # a seed takes longer than that
     command = ["-m", "tests.simulation", "--seeds", str(n), "--first", str(first), "--keep-going"]
     done = subprocess.run(
@@ -307,7 +308,7 @@ def simulation(n: int) -> Row:
 
 
 def connections(n: int) -> Row:
-    """Visitors, 200 a second, of whom half say no goodbye, beside 2,000 peers that stay."""
+    """Visitors, 200 a second, half of which leave without goodbye, beside 2,000 peers that stay."""
     load, lost, twice, more = come_and_go(n)
     return Row(len(load.confirmed), n, len(lost), twice, more)
 
@@ -326,9 +327,9 @@ def memory(n: int) -> Row:
     with tempfile.TemporaryDirectory() as folder, LittleMemory(Path(folder), WAITING) as little:
         served = [little.strike(5.0) for _ in range(n)]
         lost, twice, waiting = little.finish()
-    said = sum("no memory left" in words for words in little.ended)
+    explained = sum("no memory left" in words for words in little.ended)
     more = {
-        "broker ended and said why": said, "ended otherwise": len(little.ended) - said,
+        "broker ended and said why": explained, "ended otherwise": len(little.ended) - explained,
         "seconds until it served at worst": round(max(served), 2), "still waiting": waiting,
     }  # fmt: skip
     missing = max(0, WAITING - waiting)
@@ -336,22 +337,22 @@ def memory(n: int) -> Row:
 
 
 def hostile(n: int) -> Row:
-    """So many messages of nonsense for each port of broker and gateways, beside a neighbour."""
+    """Malformed messages to each port of broker and gateways, beside a well-behaved peer."""
     failed, ports = 0, 0
     for file, its_ports in FILES.items():
-        _, wrong, seconds = tell_nonsense(file, n)
+        _, wrong, seconds = send_malformed(file, n)
         print(f"  {file}: {seconds:.0f} s", flush=True)
         failed, ports = failed + wrong, ports + its_ports
     return Row(0, n * ports, failed, None, {"messages": f"{n:,} on each of {ports} ports"})
 
 
 def soak(n: int) -> Row:
-    """So many seconds of everything at 70 % of what it can do: what does not stay flat?"""
+    """Seconds of all features at 70 % of the peak load: which resources grow?"""
     with tempfile.TemporaryDirectory() as folder:
-        return bear(Path(folder), float(n))
+        return run_soak(Path(folder), float(n))
 
 
-#: Name -> what it does, and how many faults it has by default.
+#: Name -> function, and default number of faults.
 ROWS: dict[str, tuple[Callable[[int], Row], int]] = {
     "crashes": (crashes, 20),
     "injected": (injected, 100_000),

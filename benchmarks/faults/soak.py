@@ -1,4 +1,4 @@
-"""An hour of everything: what a system that runs for long has to keep flat, and an audit."""
+"""Soak: an hour of all features, the growth of resources, and an audit."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from tests.support.system import System, until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["bear"]
+__all__ = ["run_soak"]
 
 _Value = TypeVar("_Value")
 
-#: What is kept is kept for minutes, so that what goes with age goes within the soak.
+#: Retention of minutes, so that expiry by age happens within the soak.
 SETTINGS = {
     "EVENTMQ_DEDUPE_WINDOW": "120", "EVENTMQ_RESULT_TTL": "60",
     "EVENTMQ_MAX_FAILED_BYTES": "1000000",
 }  # fmt: skip
 
-#: Seconds in which the peak is measured, and the share of it that the soak has.
+#: Seconds of the measurement of the peak, and share of the peak during the soak.
 PEAK, SHARE = 20.0, 0.7
 
-#: The share of the soak after which a slope begins, and seconds between two samples.
+#: Share of the soak before the slope is measured, and seconds between two samples.
 WARM, EVERY = 0.3, 5.0
 
-#: Seconds that the end may take.
+#: Timeout of the end, in seconds.
 TIMEOUT = 300.0
 
 
-def bear(folder: Path, seconds: float) -> Row:
-    """Run everything for so long; see `Row`."""
+def run_soak(folder: Path, seconds: float) -> Row:
+    """Run all features for a number of seconds; see `Row`."""
     os.environ.update(SETTINGS)
     shutil.copy(str(soak_app.__file__), folder / "survivor.py")
     system = System(folder)
@@ -54,10 +54,10 @@ def bear(folder: Path, seconds: float) -> Row:
         watched = _start(system)
         soak_app.app.override(broker=system.address, submit_timeout=60.0)
         rounds = Rounds()
-        peak = _pace(rounds, PEAK, 0.0)
+        peak = _run_at_rate(rounds, PEAK, 0.0)
         samples = Samples(folder, watched)
         with samples:
-            reached = _pace(rounds, seconds, SHARE * peak)
+            reached = _run_at_rate(rounds, seconds, SHARE * peak)
         until(_idle, "all is done", TIMEOUT)
         lost, twice = rounds.compare(system.record)
         more = {
@@ -73,7 +73,7 @@ def bear(folder: Path, seconds: float) -> Row:
 
 
 def _start(system: System) -> dict[str, int]:
-    """Start all processes; return those that are watched, by name."""
+    """Start all processes; return the sampled ones by name."""
     broker = system.broker()
     data, out = (str(system.folder / name) for name in ("data", "journal"))
     journal, _ = system.start("journal", "--data-dir", data, "--out", out)
@@ -83,15 +83,15 @@ def _start(system: System) -> dict[str, int]:
     return {"broker": broker.pid, "worker": worker.pid, "beat": beat.pid, "journal": journal.pid}
 
 
-def _pace(rounds: Rounds, seconds: float, rate: float) -> float:
-    """Do rounds for so long, at a rate or as fast as they go; return how many a second."""
-    begun, done = time.monotonic(), 0
-    while (now := time.monotonic() - begun) < seconds:
+def _run_at_rate(rounds: Rounds, seconds: float, rate: float) -> float:
+    """Do rounds for some seconds, at a rate or without a limit; return rounds per second."""
+    start, done = time.monotonic(), 0
+    while (now := time.monotonic() - start) < seconds:
         if rate and now < done / rate:
             time.sleep(done / rate - now)
         rounds.once()
         done += 1
-    return done / (time.monotonic() - begun)
+    return done / (time.monotonic() - start)
 
 
 def _idle() -> bool:
@@ -100,7 +100,7 @@ def _idle() -> bool:
 
 
 class Samples:
-    """Looks at processes and files again and again, in a thread of its own; for ``with``."""
+    """Samples processes and files in a thread of its own; a context manager."""
 
     def __init__(self, folder: Path, watched: dict[str, int]) -> None:
         self._data = folder / "data"
@@ -125,41 +125,41 @@ class Samples:
             self._taken.setdefault("store, MiB", []).append((now, sizes / 2**20))
 
     def _take(self, name: str, now: float, pid: int) -> None:
-        """Look at a process, and at those that it has started."""
+        """Sample a process and its descendants."""
         family = [pid, *(one for child in children(pid) for one in (child, *children(child)))]
-        found = {
+        sizes = {
             "MiB": sum(map(resident, family)) / 2**20,
             "descriptors": float(sum(map(descriptors, family))),
             "threads": float(sum(len(os.listdir(f"/proc/{one}/task")) for one in family)),  # noqa: PTH208 - only counted
         }
-        for what, value in found.items():
-            self._taken.setdefault(f"{name}, {what}", []).append((now, value))
+        for unit, value in sizes.items():
+            self._taken.setdefault(f"{name}, {unit}", []).append((now, value))
 
     def result(self, rounds: Rounds) -> dict[str, Any]:
-        """Return first, last and slope per hour of all, after the warm-up; and latencies."""
-        found: dict[str, Any] = {}
+        """Return first, last and slope per hour of each series after the warm-up; and latencies."""
+        result: dict[str, Any] = {}
         for name, samples in self._taken.items():
             warm = samples[int(len(samples) * WARM) :]
             first, last = warm[0][1], warm[-1][1]
             if name.endswith("MiB"):
-                found[name] = f"{first:.1f} to {last:.1f}, {slope(warm) * 3600:+.2f} per hour"
+                result[name] = f"{first:.1f} to {last:.1f}, {slope(warm) * 3600:+.2f} per hour"
                 parts = [statistics.median(v for _, v in part) for part in tenths(samples) if part]
-                found[f"{name}, tenth by tenth"] = " ".join(f"{mib:.1f}" for mib in parts)
+                result[f"{name}, tenth by tenth"] = " ".join(f"{mib:.1f}" for mib in parts)
             else:
-                found[name] = f"{min(v for _, v in warm):.0f} to {max(v for _, v in warm):.0f}"
+                result[name] = f"{min(v for _, v in warm):.0f} to {max(v for _, v in warm):.0f}"
         for name, times in (("receipts", rounds.receipts), ("results", rounds.results)):
             worst = [1000 * sorted(part)[len(part) * 99 // 100] for part in tenths(times)]
-            found[f"p99 of {name}, ms, tenth by tenth"] = " ".join(f"{ms:.1f}" for ms in worst)
-        return found
+            result[f"p99 of {name}, ms, tenth by tenth"] = " ".join(f"{ms:.1f}" for ms in worst)
+        return result
 
 
 def tenths(values: Sequence[_Value]) -> list[Sequence[_Value]]:
-    """Return ten parts of as many values each."""
+    """Return ten parts with equal numbers of values."""
     return [values[i * len(values) // 10 : (i + 1) * len(values) // 10] for i in range(10)]
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> float:
-    """Return by how much a value grows in a second: least squares."""
+    """Return the growth of a value per second, by least squares."""
     n = len(samples)
     middle, mean = sum(t for t, _ in samples) / n, sum(v for _, v in samples) / n
     spread = sum((t - middle) ** 2 for t, _ in samples)
@@ -167,7 +167,7 @@ def slope(samples: Sequence[tuple[float, float]]) -> float:
 
 
 def _verify(system: System) -> dict[str, str]:
-    """End the processes; ask fsck and the audit of the journal what they find."""
+    """End the processes; return the findings of fsck and of the audit of the journal."""
     for process in reversed(system.processes):
         process.send_signal(signal.SIGTERM)
         process.wait(TIMEOUT)
@@ -178,7 +178,7 @@ def _verify(system: System) -> dict[str, str]:
 
 
 def _ask(*arguments: str) -> str:
-    """Run a command; return its exit code and what it said."""
+    """Run a command; return its exit code and output."""
     done = subprocess.run(
         [sys.executable, "-m", "eventmq", *arguments], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The app of `benchmarks.faults.soak`: a task of each feature; each notes what it has finished.
+"""The app of `benchmarks.faults.soak`: a task for each feature, which records what it finished.
 
 Workers load a copy of it from the folder of the soak.
 """
@@ -19,7 +19,7 @@ app = EventMQ("soak")
 
 
 def _note(name: str, number: object) -> None:
-    """Append to the record what was finished: a line is written whole."""
+    """Append a finished job to the record; a line is written atomically."""
     file = os.open(os.environ["RECORD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(file, f"{name} {number}|{os.environ['WHO']}\n".encode())
     os.close(file)
@@ -58,7 +58,7 @@ def add(numbers: list[int], number: int) -> int:
 
 @app.task(name="soak.only", unique="{key}")
 def only(number: int, key: int) -> int:
-    """Be the only one of a key, which it returns."""
+    """Be the only job of a key, and return the key."""
     _note("only", number)
     return key
 
@@ -85,5 +85,5 @@ def long(number: int) -> None:
 
 @app.task(name="soak.tick", schedule=every(seconds=2), max_concurrency=1)
 def tick() -> None:
-    """Be due by a schedule."""
+    """Run by a schedule."""
     _note("tick", time.time())

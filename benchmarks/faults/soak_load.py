@@ -1,4 +1,4 @@
-"""What clients of the soak do: rounds of everything, and what is promised by it."""
+"""Load of the soak: rounds of all features, and the promised jobs."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 
 __all__ = ["Rounds"]
 
-#: Plain jobs of a round, submitted as one.
+#: Plain jobs of a round, submitted in one call.
 PLAIN = 20
 
-#: Rounds between two of what takes long: streams, jobs that are stopped, jobs that fail for good.
+#: Rounds between two long features: streams, stopped jobs, jobs that fail for good.
 SELDOM = 10
 
-#: Chords of which the result is awaited later, so that nothing waits for them.
+#: Chords whose results are awaited later, so that the round does not wait for them.
 OPEN_CHORDS = 50
 
-#: What a number of a task has come to.
+#: State of a number of a task.
 _INTENDED, _CONFIRMED = 1, 2
 
 
 class Rounds:
-    """One client. What has a receipt is noted, number by number, for `compare`."""
+    """One client, which records each number with a receipt for `compare`."""
 
     def __init__(self) -> None:
         self._chance = random.Random(1)
         self._numbers: dict[str, bytearray] = {}
         self._chords: deque[tuple[Any, int]] = deque()
         self._round = itertools.count()
-        #: Seconds of each, since somebody has taken them: until the receipt, until the result.
+        #: Seconds until the receipt and until the result, since they were last collected.
         self.receipts: list[float] = []
         self.results: list[float] = []
-        #: What happened that has no number.
+        #: Counts of events without a number.
         self.counted: Counter[str] = Counter()
 
-    # What is promised
+    # Promises
 
     def _new(self, name: str) -> int:
-        """Return the next number of a task, which is intended now."""
+        """Return the next number of a task, and mark it as intended."""
         numbers = self._numbers.setdefault(name, bytearray())
         numbers.append(_INTENDED)
         return len(numbers) - 1
@@ -57,11 +57,11 @@ class Rounds:
 
     @property
     def confirmed(self) -> int:
-        """How many numbers have a receipt."""
+        """Number of numbers with a receipt."""
         return sum(numbers.count(_CONFIRMED) for numbers in self._numbers.values())
 
     def compare(self, record: Path) -> tuple[Counter[str], int]:
-        """Return how many confirmed numbers did not run, by task, and how often one ran again."""
+        """Return lost confirmed numbers, counted by task, and how often a number ran again."""
         ran = {name: bytearray(len(numbers)) for name, numbers in self._numbers.items()}
         again = 0
         with record.open() as lines:
@@ -76,10 +76,10 @@ class Rounds:
             lost[name] = sum(promised == _CONFIRMED and not done for promised, done in pairs)
         return +lost, again
 
-    # What is done
+    # Load
 
     def once(self) -> None:
-        """Do everything once, and wait for some of it."""
+        """Use every feature once, and wait for some results."""
         number = next(self._round)
         self._many()
         self._round_trip()
@@ -90,11 +90,11 @@ class Rounds:
             self._seldom()
 
     def _submit(self, task: Any, name: str, *more: object) -> Any:
-        """Submit one with the next number, and note how long the receipt took."""
+        """Submit a job with the next number, and record the time until its receipt."""
         number = self._new(name)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         job = task.delay(number, *more)
-        self.receipts.append(time.perf_counter() - begun)
+        self.receipts.append(time.perf_counter() - start)
         self._confirm(name, number)
         return job
 
@@ -106,9 +106,9 @@ class Rounds:
             self._confirm("plain", number)
 
     def _round_trip(self) -> None:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         self._submit(soak_app.plain, "plain").get(timeout=60.0)
-        self.results.append(time.perf_counter() - begun)
+        self.results.append(time.perf_counter() - start)
 
     def _later(self) -> None:
         countdown = self._chance.random() * 10
@@ -116,7 +116,7 @@ class Rounds:
         self._submit(soak_app.moody, "moody")
 
     def _unique(self) -> None:
-        """Have one job of some keys at a time; a second one is refused, which is no loss."""
+        """Submit a unique job of some keys; a refused second job is no loss."""
         try:
             self._submit(soak_app.only, "only", self._chance.randrange(100))
         except DuplicateJob:

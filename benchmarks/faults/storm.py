@@ -1,4 +1,4 @@
-"""kill -9 under load, again and again, and the files that say what was promised and what ran."""
+"""Repeated kill -9 under load, and the files with promised and executed jobs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["Storm"]
 #: Jobs that a client submits at a time.
 PART = 500
 
-#: Jobs that may wait: more are submitted as these are worked off.
+#: Maximum number of waiting jobs: further ones are submitted as these end.
 AHEAD = 20_000
 
-#: Seconds that the end may take.
+#: Timeout of the end, in seconds.
 TIMEOUT = 300.0
 
 
 class Storm:
-    """A broker, a worker with two children, and a client, of which the first two are killed.
+    """A broker and a worker with two children, which are killed, and a client.
 
     Args:
-        folder: For the processes, and the oracle's files.
+        folder: Folder of the processes, and of the oracle's files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class Storm:
     # Kills
 
     def strike(self) -> None:
-        """Kill one of them at a random moment, and start it again."""
+        """Kill one process at a random time, and start it again."""
         self.load.last(0.05 + self.chance.random() * 0.5)
         victim = self.chance.choice(("broker", "worker", "child", "child"))
         self.killed[victim] += 1
@@ -63,13 +63,13 @@ class Storm:
             self.worker = self.system.worker()
         else:
             self.broker.kill9()
-            begun = time.monotonic()
+            start = time.monotonic()
             self.broker = self.system.broker()
             self.load.app.ask("ping")
-            self.serving.append(time.monotonic() - begun)
+            self.serving.append(time.monotonic() - start)
 
     def _kill_child(self) -> None:
-        """Kill the youngest process of the worker: its first ones start others."""
+        """Kill the youngest process of the worker, since the first ones start others."""
         children = _descendants(self.worker.pid)
         if children:
             os.kill(self.chance.choice(children), signal.SIGKILL)
@@ -77,7 +77,7 @@ class Storm:
     # The end
 
     def finish(self) -> tuple[set[int], int]:
-        """Have everything done; return which confirmed jobs are lost, and how many ran again."""
+        """Wait for all jobs; return the lost confirmed jobs, and how many ran again."""
         self.load.stop()
         until(lambda: not self._waiting(), "all is done", TIMEOUT)
         kept, again = self.load.compare(self.system.executed())
@@ -96,7 +96,7 @@ class Storm:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return the processes below a process that have none below them."""
+    """Return the descendants of a process that have no children."""
     below = Path(f"/proc/{pid}/task/{pid}/children")
     try:
         direct = [int(text) for text in below.read_text().split()]

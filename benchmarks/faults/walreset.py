@@ -22,7 +22,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["Library", "meet"]
+__all__ = ["Library", "run_steps"]
 
 _READ = "rc = walIndexReadHdr(pWal, &isChanged);"
 
@@ -80,14 +80,14 @@ class Library:
 
     def run(self, db: ctypes.c_void_p, sql: str) -> list[str]:
         """Run statements; return the first column."""
-        found: list[str] = []
+        column: list[str] = []
 
         def row(_: object, __: int, values: ctypes.Array[ctypes.c_char_p], ___: object) -> int:
-            found.append((values[0] or b"").decode())  # type: ignore[attr-defined]
+            column.append((values[0] or b"").decode())  # type: ignore[attr-defined]
             return 0
 
         self._check(self.calls.sqlite3_exec(db, sql.encode(), _ROW(row), None, None), db)
-        return found
+        return column
 
     def checkpoint(self, db: ctypes.c_void_p, mode: int) -> int:
         """Move the log; return its frames."""
@@ -109,7 +109,7 @@ class Library:
             raise RuntimeError(self.calls.sqlite3_errmsg(db).decode())
 
 
-def meet(library: Library, path: Path) -> tuple[int, int, str]:
+def run_steps(library: Library, path: Path) -> tuple[int, int, str]:
     """Go through the steps.
 
     Args:
@@ -145,12 +145,12 @@ def meet(library: Library, path: Path) -> tuple[int, int, str]:
         library.calls.sqlite3_close(db)
     reader = library.open(path)
     try:
-        there = int(library.run(reader, "SELECT count(*) FROM t")[0])
-        said = library.run(reader, "PRAGMA integrity_check(1)")[0]
+        readable = int(library.run(reader, "SELECT count(*) FROM t")[0])
+        integrity = library.run(reader, "PRAGMA integrity_check(1)")[0]
     except RuntimeError as error:
-        there, said = 0, str(error)
+        readable, integrity = 0, str(error)
     library.calls.sqlite3_close(reader)
-    return rows, there, re.sub(r"\s+", " ", said)
+    return rows, readable, re.sub(r"\s+", " ", integrity)
 
 
 def main() -> int:
@@ -162,9 +162,9 @@ def main() -> int:
     for source in map(Path, sys.argv[1:]):
         with tempfile.TemporaryDirectory() as folder:
             library = Library(source, Path(folder))
-            rows, there, said = meet(library, Path(folder) / "some.sqlite")
-        print(f"SQLite {library.version}: {rows} rows committed, {there} can be read; {said}")
-        worst = max(worst, int(there != rows or said != "ok"))
+            rows, readable, integrity = run_steps(library, Path(folder) / "some.sqlite")
+        print(f"SQLite {library.version}: {rows} rows committed, {readable} readable; {integrity}")
+        worst = max(worst, int(readable != rows or integrity != "ok"))
     return worst
 
 

@@ -1,7 +1,7 @@
-"""One replica of EventMQ for the harness: a broker, a worker, and who submits.
+"""One replica of EventMQ for the harness: a broker, a worker and a producer.
 
-``python -m benchmarks.harness``; the harness says what it wants in the environment, and by lines
-``ENQUEUE n`` on stdin. Replicas share the database: one broker owns the store, and the others
+Run it with ``python -m benchmarks.harness``; the harness configures it by the environment, and by
+lines ``ENQUEUE n`` on stdin. Replicas share the database: one broker owns the store, and the others
 stand by, while their workers and clients follow it.
 """
 
@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness.app import TASK, TOLD, WINDOW
+from benchmarks.harness.app import STATUS_FILE, TASK, WINDOW
 from benchmarks.system import System
 from eventmq import EventMQ
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MANIFEST = json.loads((Path(__file__).parent / "adapter.json").read_text())
 
-#: What only the first replica says.
+#: Metrics that only the first replica reports.
 _OF_ALL = {"queue_depth", "producer_target_rate"}
 
 
@@ -41,18 +41,18 @@ class _System(System):
 
 
 class Replica:
-    """What it submits, and what it says.
+    """Submits jobs and reports metrics.
 
     Args:
-        broker: Address of its broker.
-        told: The file that its worker writes.
-        ended: Set when it shall end.
+        broker: Address of the broker.
+        status_file: The file that its worker writes.
+        ended: Set when it must end.
     """
 
-    def __init__(self, broker: str, told: Path, ended: threading.Event) -> None:
+    def __init__(self, broker: str, status_file: Path, ended: threading.Event) -> None:
         self.client = EventMQ("harness", broker=broker)
         self.task: Any = self.client.task(name=TASK)(_work)
-        self.told = told
+        self.status_file = status_file
         self.ended = ended
         self.number = int(_number("BENCH_INSTANCE_ID", 0))
         self.every = _number("SAMPLE_EVERY_S", 5)
@@ -61,20 +61,20 @@ class Replica:
         self.payload = "x" * int(_number("JOB_PAYLOAD_BYTES", 256))
         self.enqueued = 0
 
-    def say(self, **record: Any) -> None:
+    def write(self, **record: Any) -> None:
         """Write a line for the harness."""
         print(json.dumps(record | {"instance_id": self.number}), flush=True)
 
     def describe(self) -> None:
         """Write the first line."""
-        self.say(
+        self.write(
             kind="descriptor", system=_MANIFEST["system"], db_name=_MANIFEST["db_name"],
             event_tables=_MANIFEST["event_tables"], extensions=_MANIFEST["extensions"],
             version=metadata.version("eventmq"), schema_version="1", started_at=_now(),
         )  # fmt: skip
 
     def submit(self, n: int) -> None:
-        """Submit so many jobs in one call."""
+        """Submit ``n`` jobs in one call."""
         self.task.map([(time.time(), self.payload)] * n)
         self.enqueued += n
 
@@ -84,7 +84,7 @@ class Replica:
             self.submit(n)
 
     def _parts(self) -> Iterator[int]:
-        """Yield how many jobs are to be submitted next, when they are."""
+        """Yield how many jobs to submit next, each number at its time."""
         if os.environ.get("PRODUCER_MODE") == "depth-target":
             target = int(_number("TARGET_DEPTH", 1000))
             while not self.ended.wait(0.02):
@@ -113,7 +113,7 @@ class Replica:
             passed = now - last
             self._emit("enqueue_rate", (counts[0] - before[0]) / passed, self.every)
             self._emit("completion_rate", (counts[1] - before[1]) / passed, self.every)
-            for name, value in self._told().items():
+            for name, value in self._status().items():
                 if name != "completed":
                     self._emit(name, value, WINDOW)
             self._emit("queue_depth", self._depth(), 0.0)
@@ -123,16 +123,18 @@ class Replica:
     def _depth(self) -> int:
         return sum(row["waiting"] for row in self.client.ask("queues"))
 
-    def _told(self) -> dict[str, float]:
-        told: dict[str, float] = json.loads(self.told.read_text()) if self.told.exists() else {}
-        return told
+    def _status(self) -> dict[str, float]:
+        if not self.status_file.exists():
+            return {}
+        status: dict[str, float] = json.loads(self.status_file.read_text())
+        return status
 
     def _counts(self) -> tuple[float, float]:
-        return self.enqueued, self._told().get("completed", 0)
+        return self.enqueued, self._status().get("completed", 0)
 
     def _emit(self, metric: str, value: float, window: float) -> None:
         if metric not in _OF_ALL or self.number == 0:
-            self.say(
+            self.write(
                 t=_now(), system=_MANIFEST["system"], kind="adapter", subject_kind="adapter",
                 subject="", metric=metric, value=value, window_s=window,
             )  # fmt: skip
@@ -150,15 +152,15 @@ def _now() -> str:
 def main() -> None:
     """Run until SIGTERM."""
     with tempfile.TemporaryDirectory(prefix="eventmq-harness-") as folder:
-        told, ended = Path(folder) / "told.json", threading.Event()
-        os.environ[TOLD] = str(told)
+        status_file, ended = Path(folder) / "status.json", threading.Event()
+        os.environ[STATUS_FILE] = str(status_file)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: ended.set())
         system = _System(Path(folder))
         try:
             system.start_broker("--store", os.environ["DATABASE_URL"])
             system.start_worker(int(_number("WORKER_COUNT", 32)), "--pool", "asyncio")
-            replica = Replica(system.address, told, ended)
+            replica = Replica(system.address, status_file, ended)
             replica.describe()
             for loop in (replica.produce, replica.sample):
                 threading.Thread(target=loop, daemon=True).start()

@@ -1,7 +1,7 @@
-"""What jobs leave behind, the same for every peer: a count and the delays of starts, per process.
+"""Records of jobs, the same for every peer: the number and the delays of starts, per process.
 
-Each process that runs jobs has a file of its own, mapped into memory: a note takes it less than a
-microsecond, and whoever measures reads the files. Workers with threads note from all of them.
+Each process that runs jobs has a file of its own, mapped into memory: a record takes less than a
+microsecond, and the measuring process reads the files. All threads of a worker write records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["FOLDER", "Board", "note"]
 #: Environment variable with the folder of the files.
 FOLDER = "PEERS_BOARD"
 
-#: Notes that a file has room for; more are counted and not kept.
+#: Maximum number of delays in a file; further ones are only counted.
 _ROOM = 2_000_000
 
 _COUNT = struct.Struct("<Q")
@@ -25,14 +25,14 @@ _DELAY = struct.Struct("<d")
 
 _mine: tuple[int, mmap.mmap] | None = None
 
-#: Held while a thread notes: a file made anew by another one would be empty under its map.
+#: Held while a thread writes: a file recreated by another one would be empty under its map.
 _noting = threading.Lock()
 os.register_at_fork(before=_noting.acquire, after_in_parent=_noting.release,
                     after_in_child=_noting.release)  # fmt: skip
 
 
 def _map() -> mmap.mmap:
-    """Return the file of this process, and not of the one that it was forked from."""
+    """Return the file of this process, not that of the process it was forked from."""
     global _mine  # noqa: PLW0603 - one per process
     if _mine is None or _mine[0] != os.getpid():
         path = Path(os.environ[FOLDER]) / f"{os.getpid()}.board"
@@ -53,7 +53,7 @@ def note(delay: float = 0.0) -> None:
 
 
 class Board:
-    """All notes of a folder."""
+    """All records of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class Board:
         return sorted(self.folder.glob("*.board"))
 
     def processes(self) -> int:
-        """Return how many processes have run a job that notes something."""
+        """Return how many processes have run a job with a record."""
         return len(self._files())
 
     def _counts(self) -> int:
@@ -79,15 +79,15 @@ class Board:
         return self._counts() - self._before
 
     def clear(self) -> None:
-        """Begin to count anew; the processes go on."""
+        """Restart the count; the processes continue."""
         self._before = self._counts()
 
     def delays(self) -> list[float]:
-        """Return all delays in seconds, in no order; also those from before `clear`."""
-        found: list[float] = []
+        """Return all delays in seconds, unordered, including those from before `clear`."""
+        delays: list[float] = []
         for path in self._files():
             with path.open("rb") as file:
                 [count] = _COUNT.unpack(file.read(_COUNT.size))
                 raw = file.read(min(count, _ROOM) * _DELAY.size)
-            found += [delay for (delay,) in _DELAY.iter_unpack(raw)]
-        return found
+            delays += [delay for (delay,) in _DELAY.iter_unpack(raw)]
+        return delays

@@ -1,4 +1,4 @@
-"""Which peers there are, how their workers are started, and what they promise."""
+"""The peers: their names, the commands of their workers, and their promises."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Peer:
     """One library with one server.
 
     Attributes:
-        name: How the command line calls it.
-        server: Its server, of `benchmarks.peers.servers`.
-        app: The module with its app.
-        worker: Gives the arguments of Python that start so many worker processes.
-        drain: Jobs that its row ``drain`` uses, in 8 s: some seconds of work for two processes.
+        name: Name on the command line.
+        server: Name of its server in `benchmarks.peers.servers`.
+        app: Module with its app.
+        worker: Returns the arguments of Python that start a number of worker processes.
+        drain: Jobs of its row ``drain`` in 8 s: some seconds of work for two processes.
         on_disk: Whether a job is on disk when the call that submits it returns.
         killed: Whether, and when, the job of a killed worker comes back.
-        distributions: What its figures depend on.
+        distributions: Names of the distributions whose versions are recorded.
         results: Whether it keeps results, for the round trip.
     """
 
@@ -46,7 +46,7 @@ class Peer:
 
 
 def _module(name: str, *arguments: str) -> list[str]:
-    """Return the arguments for a library's own command, found beside this Python."""
+    """Return the arguments for the command of a library, installed beside this Python."""
     code = (
         f"import sys; from importlib.metadata import entry_points as e; sys.argv[0] = {name!r}; "
         f"sys.exit([p for p in e(group='console_scripts') if p.name == {name!r}][0].load()())"
@@ -55,7 +55,7 @@ def _module(name: str, *arguments: str) -> list[str]:
 
 
 def _several(n: int, *arguments: str) -> list[str]:
-    """Return the arguments for as many processes of a library whose workers are one each."""
+    """Return the arguments for ``n`` processes of a library whose workers have one process each."""
     return ["-m", "benchmarks.peers.several", str(n), *arguments]
 
 
@@ -153,7 +153,7 @@ PEERS = {
         Peer("eventmq-postgresql", "eventmq-postgresql", f"{_APPS}.eventmq_app", _eventmq, 200_000,
              "yes: a commit of PostgreSQL before the receipt", _CLOSED,
              ("eventmq", "pyzmq", "psycopg")),
-        # Its other durabilities beside it; no claim is about them.
+        # The other durabilities, for comparison only.
         Peer("eventmq-relaxed", "eventmq-relaxed", f"{_APPS}.eventmq_app", _eventmq, 200_000,
              "no: synced every 50 ms", _CLOSED, ("eventmq", "pyzmq")),
         Peer("eventmq-memory", "eventmq-memory", f"{_APPS}.eventmq_app", _eventmq, 200_000,

@@ -1,4 +1,4 @@
-"""What a peer's app module gives to the one who measures."""
+"""Interface of a peer's app module for the measurement."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def url() -> str:
 
 
 class Client(abc.ABC):
-    """Submits jobs in the ways that a peer's documentation names.
+    """Submits jobs as documented by the peer.
 
-    Each method may be a coroutine: the loop that measures awaits what it returns, so an
-    asynchronous library runs in one event loop, as its users run it.
+    Each method may be a coroutine: the measuring loop awaits the result, so an asynchronous library
+    runs in one event loop, as in the programs of its users.
     """
 
     def open(self) -> Awaitable[None] | None:
-        """Connect, before anything is measured."""
+        """Connect, before the measurement."""
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """Let go of the connections."""
+        """Close the connections."""
         return None
 
     @abc.abstractmethod
@@ -41,8 +41,8 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def submit_many(self, n: int) -> Awaitable[None] | None:
-        """Submit so many jobs of the task ``nothing`` in the fastest documented way."""
+        """Submit ``n`` jobs of the task ``nothing`` in the fastest documented way."""
 
     @abc.abstractmethod
     def call(self, number: int) -> Any:
-        """Submit ``same(number)`` and return its result, waiting as the library waits."""
+        """Submit ``same(number)`` and wait for its result in the way of the library."""

@@ -29,31 +29,31 @@ if TYPE_CHECKING:
     from benchmarks.peers.catalog import Peer
     from benchmarks.peers.client import Client
 
-__all__ = ["ROWS", "SECONDS", "SETTINGS", "SPAN", "kin", "main"]
+__all__ = ["ROWS", "SECONDS", "SETTINGS", "SPAN", "descendants_of", "main"]
 
-#: Seconds of a row that goes on for a time, and what `Peer.drain` is made for.
+#: Seconds of a row that runs for a time, for which `Peer.drain` is chosen.
 SPAN = 8.0
 
-#: Environment variable with the seconds that it shall go on instead.
+#: Environment variable with other seconds of a row.
 SECONDS = "PEERS_SECONDS"
 
-#: A job of a killed worker counts as not coming back after so many times that, and seconds.
+#: A job of a killed worker counts as lost after this multiple of the seconds, and this many more.
 RECOVERY, LEAST_RECOVERY = 2.5, 5.0
 
-#: Seconds that a second worker may take to get a job beside one that is busy and may take it too.
+#: Seconds within which a second worker must get a job while the first one is busy.
 SECOND = 15.0
 
-#: Seconds before a job is due in which its client waits awake: a timer of asyncio may be late.
+#: Seconds before a job is due during which its client polls: a timer of asyncio may be late.
 _SPIN = 0.003
 
-#: Figures that say how something was measured, and are not compared.
+#: Figures that describe the measurement and are not compared.
 SETTINGS = frozenset({"jobs", "patience_s", "rate"})
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Bench:
-    """A peer under measurement: its client, its workers, and what its jobs noted."""
+    """A peer under measurement: its client, its workers, and the records of its jobs."""
 
     def __init__(self, peer: Peer, folder: Path) -> None:
         self.peer = peer
@@ -63,12 +63,12 @@ class Bench:
         self.workers: list[subprocess.Popen[bytes]] = []
         #: Seconds of work.
         self.span = float(os.environ.get(SECONDS, SPAN))
-        #: Jobs that are about so long.
+        #: Number of jobs that take about that long.
         self.drain = max(100, int(peer.drain * self.span / SPAN) // 100 * 100)
 
     @contextlib.asynccontextmanager
     async def working(self, processes: int) -> AsyncIterator[None]:
-        """Have workers that have proved that they work."""
+        """Run workers that have proved that they run jobs."""
         self.start(processes)
         await self.proved()
         yield
@@ -86,11 +86,11 @@ class Bench:
         before = self.board.count()
         await done(self.client.submit("nothing"))
         await self.until(before + 1)
-        await asyncio.sleep(0.5)  # the other processes come up too
+        await asyncio.sleep(0.5)  # until the other processes have started too
         self.board.clear()
 
     async def until(self, n: int, seconds: float = 120.0) -> float:
-        """Wait until so many jobs have started; return when that was seen."""
+        """Wait until ``n`` jobs have started; return the time at which that was noticed."""
         end = time.monotonic() + seconds
         while self.board.count() < n:
             if time.monotonic() > end:
@@ -113,17 +113,17 @@ class Bench:
 
 
 async def done(result: Awaitable[Any] | Any) -> Any:
-    """Await what is to be awaited."""
+    """Await a result if it is awaitable."""
     return await result if hasattr(result, "__await__") else result
 
 
 def share(values: list[float], part: float) -> float:
-    """Return the value below which this part of the sorted values lies, in ms."""
+    """Return a quantile of sorted values, in ms."""
     return sorted(values)[min(len(values) - 1, int(len(values) * part))] * 1000
 
 
 async def enqueue_one(bench: Bench) -> dict[str, float]:
-    """Submit one by one, from one thread, as the library's own call returns."""
+    """Submit one by one from one thread, each when the library's call has returned."""
     submit = bench.client.submit
     await done(submit("nothing"))
     begin, n = time.perf_counter(), 0
@@ -144,7 +144,7 @@ async def enqueue_bulk(bench: Bench) -> dict[str, float]:
 
 
 async def drain(bench: Bench) -> dict[str, float]:
-    """Let two worker processes run jobs that wait, from the first start to the last."""
+    """Run waiting jobs with two worker processes, from the first start to the last."""
     n = bench.drain
     await done(bench.client.submit_many(n))
     bench.start(2)
@@ -154,13 +154,13 @@ async def drain(bench: Bench) -> dict[str, float]:
 
 
 async def flow(bench: Bench) -> dict[str, float]:
-    """Produce and run together, two worker processes."""
+    """Submit and run jobs at the same time, with two worker processes."""
     async with bench.working(2):
         return {"per_second": await _flow(bench, bench.span)}
 
 
 async def _flow(bench: Bench, seconds: float) -> float:
-    """Keep about two parts waiting; return jobs per second from begin to the last start."""
+    """Keep about two batches waiting; return jobs per second from begin to the last start."""
     part = max(100, bench.drain // 20)
     begin, sent = time.perf_counter(), 0
     while time.perf_counter() - begin < seconds:
@@ -196,12 +196,12 @@ async def latency_under_load(bench: Bench) -> dict[str, float]:
         await bench.until(n)
         delays = bench.board.delays()
         assert len(delays) >= before + n
-        mine = [delay for delay in delays if delay > 0]  # the others were not stamped
-        return {"rate": rate, "p50_ms": share(mine, 0.5), "p99_ms": share(mine, 0.99)}
+        stamped = [delay for delay in delays if delay > 0]  # the others were not stamped
+        return {"rate": rate, "p50_ms": share(stamped, 0.5), "p99_ms": share(stamped, 0.99)}
 
 
 async def _one_by_one(bench: Bench) -> float:
-    """Return how many jobs one by one reach per second: who paces cannot be faster."""
+    """Return the rate of jobs submitted one by one, the limit of any paced submission."""
     begin, n = time.perf_counter(), 0
     while time.perf_counter() - begin < 1.0:
         await done(bench.client.submit("nothing"))
@@ -215,9 +215,9 @@ async def _one_by_one(bench: Bench) -> float:
 async def _paced(
     rate: float, seconds: float, submit: Callable[[float], Awaitable[None] | None]
 ) -> int:
-    """Submit at a rate, whether or not the system keeps up; return how many.
+    """Submit at a rate, whether or not the system keeps up; return the number of jobs.
 
-    A job is told when it was due, so time in which the client itself is late counts as well.
+    A job carries the time at which it was due, so delays of the client itself count as well.
     """
     n = int(rate * seconds)
     begin = time.time()
@@ -261,11 +261,12 @@ async def memory(bench: Bench) -> dict[str, float]:
 def _resident(bench: Bench) -> float:
     """Return the proportional share of memory of server and workers in MiB.
 
-    Theirs is what is of their sessions or descends from them: PostgreSQL's have their own sessions.
+    This includes the processes of their sessions and their descendants: those of PostgreSQL have
+    sessions of their own.
     """
     servers = map(int, os.environ["PEERS_SERVER"].split())
     groups = {worker.pid for worker in bench.workers} | set(servers)
-    family = kin(groups)
+    family = descendants_of(groups)
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
@@ -276,14 +277,14 @@ def _resident(bench: Bench) -> float:
     return total / 1024
 
 
-def kin(pids: Iterable[int]) -> set[int]:
-    """Return these processes and all that descend from them."""
-    found: set[int] = set()
-    some = set(pids)
-    while some:
-        found |= some
-        some = {child for pid in some for child in _children(pid)} - found
-    return found
+def descendants_of(pids: Iterable[int]) -> set[int]:
+    """Return these processes and all their descendants."""
+    descendants: set[int] = set()
+    generation = set(pids)
+    while generation:
+        descendants |= generation
+        generation = {child for pid in generation for child in _children(pid)} - descendants
+    return descendants
 
 
 def _children(pid: int) -> list[int]:
@@ -293,7 +294,7 @@ def _children(pid: int) -> list[int]:
 
 
 async def recovery(bench: Bench) -> dict[str, float]:
-    """Kill the process that runs a job, and all its kin, until it runs in other workers."""
+    """Kill the process that runs a job, and its descendants, until the job runs elsewhere."""
     async with bench.working(1):
         await done(bench.client.submit("hold", 60.0))
         while not starts(bench.folder):  # noqa: ASYNC110 - another process starts
@@ -311,7 +312,7 @@ async def recovery(bench: Bench) -> dict[str, float]:
 
 
 async def _second(bench: Bench) -> None:
-    """Start another worker, and wait until a process has run a job that had not run any."""
+    """Start another worker, and wait until a process has run its first job."""
     before, end = bench.board.processes(), time.monotonic() + SECOND
     bench.start(1)
     while bench.board.processes() == before and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""What a peer's server needs before its first job: ``python -m benchmarks.peers.prepare PEER``."""
+"""Prepares the server of a peer: ``python -m benchmarks.peers.prepare PEER``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.peers.catalog import PEERS
 
 
 def main() -> None:
-    """Make the tables of a peer that keeps its jobs in PostgreSQL."""
+    """Create the tables of a peer that keeps its jobs in PostgreSQL."""
     peer = PEERS[sys.argv[1]]
     if peer.server == "postgresql" and (made := importlib.import_module(peer.app).prepare()):
         asyncio.run(made)

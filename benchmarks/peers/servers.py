@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SERVERS", "Missing", "Server", "free_port", "server_versions"]
 
-#: Seconds that a server may take until it answers.
+#: Seconds within which a server must answer.
 _PATIENCE = 60.0
 
 
@@ -28,12 +28,12 @@ class Missing(Exception):
 
 
 class Server:
-    """A server that runs: its address for clients, and its processes for who measures memory.
+    """A running server: its address, and its processes for measuring memory.
 
     Args:
-        url: The address.
-        pid: Its process.
-        others: Of the servers that it needs.
+        url: Address for clients.
+        pid: Process of the server.
+        others: Processes of the servers that it needs.
     """
 
     def __init__(self, url: str, pid: int, *others: int) -> None:
@@ -50,17 +50,17 @@ def free_port() -> int:
 
 
 def program(name: str, package: str, *folders: str, first: bool = False) -> str:
-    """Return the path of a program, from the usual places or some folders, those first or last.
+    """Return the path of a program, searched in the usual folders and some others, first or last.
 
     Raises:
-        Missing: It is not there.
+        Missing: The program is not installed.
     """
     usual = [os.environ.get("PATH", "")]
-    places = [*folders, *usual] if first else [*usual, *folders]
-    found = shutil.which(name, path=os.pathsep.join(places))
-    if found is None:
+    searched = [*folders, *usual] if first else [*usual, *folders]
+    path = shutil.which(name, path=os.pathsep.join(searched))
+    if path is None:
         raise Missing(f"{name} is not installed; on Debian: apt-get install {package}")
-    return found
+    return path
 
 
 def _answers(port: int) -> bool:
@@ -102,7 +102,7 @@ def _running(
 
 @contextlib.contextmanager
 def redis(folder: Path) -> Iterator[Server]:
-    """Redis with its own defaults: nothing is synced when a call returns."""
+    """Redis with its defaults: data is not synced when a call returns."""
     port = free_port()
     command = [program("redis-server", "redis-server"), "--port", str(port), "--bind", "127.0.0.1",
                "--dir", str(folder)]  # fmt: skip
@@ -112,7 +112,7 @@ def redis(folder: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def rabbitmq(folder: Path) -> Iterator[Server]:
-    """RabbitMQ with its own defaults."""
+    """RabbitMQ with its defaults."""
     port, distribution, names = free_port(), free_port(), str(free_port())
     home = folder / "home"
     home.mkdir()
@@ -139,14 +139,14 @@ def rabbitmq(folder: Path) -> Iterator[Server]:
     try:
         with _running([server], folder, lambda: _answers(port), **more) as process:
             yield Server(f"amqp://guest:guest@127.0.0.1:{port}/%2F", process.pid)
-    finally:  # the mapper is a daemon, which goes on without its node
+    finally:  # the mapper is a daemon, which outlives its node
         mapper = program("epmd", "erlang-base")
         subprocess.run([mapper, "-port", names, "-kill"], check=False, capture_output=True)
 
 
 @contextlib.contextmanager
 def postgresql(folder: Path) -> Iterator[Server]:
-    """PostgreSQL with its own defaults: a commit is synced."""
+    """PostgreSQL with its defaults: a commit is synced."""
     folders = [str(path) for path in Path("/usr/lib/postgresql").glob("*/bin")]
     initdb = program("initdb", "postgresql", *folders)
     server = program("postgres", "postgresql", *folders)
@@ -214,7 +214,7 @@ def eventmq_on_postgresql(folder: Path) -> Iterator[Server]:
             system.stop()
 
 
-#: Name -> a context manager that starts it in a folder.
+#: Name -> context manager that starts the server in a folder.
 SERVERS: dict[str, Callable[[Path], contextlib.AbstractContextManager[Server]]] = {
     **{server.__name__: server for server in (redis, rabbitmq, postgresql, none, eventmq)},
     **{f"eventmq-{name}": partial(eventmq, durability=name) for name in ("relaxed", "memory")},
@@ -231,7 +231,7 @@ _PACKAGES = {
 
 
 def server_versions(names: Iterable[str]) -> dict[str, str]:
-    """Return what Debian says of the servers that are installed as its packages."""
+    """Return the versions of the Debian packages of servers."""
     versions = {}
     for package in sorted({_PACKAGES[name] for name in names if name in _PACKAGES}):
         query = ["dpkg-query", "-W", "-f", "${Version}", package]

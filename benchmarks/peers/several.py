@@ -1,7 +1,7 @@
-"""So many processes of a command: ``python -m benchmarks.peers.several N ARGUMENTS...``.
+"""Runs a command in several processes: ``python -m benchmarks.peers.several N ARGUMENTS...``.
 
-For libraries whose workers are one process each. The arguments are those of Python; the processes
-are of the group of this one, so a signal to the group ends them all.
+It is for libraries whose workers have one process each. The arguments are those of Python. The
+processes are in the group of this one, so a signal to the group ends them all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> None:
-    """Start them, and wait until they have ended."""
+    """Start the processes, and wait until they have ended."""
     number, *arguments = sys.argv[1:]
     processes = [subprocess.Popen([sys.executable, *arguments]) for _ in range(int(number))]
     for process in processes:

@@ -22,12 +22,12 @@ def same(number: int) -> int:
 
 
 def stamp(due: float) -> None:
-    """Note how long after a Unix time it starts."""
+    """Record how long after a Unix time the job starts."""
     note(time.time() - due)
 
 
 def hold(seconds: float) -> None:
-    """Occupy a slot; a start is a line in a file of its own."""
+    """Occupy a slot; each start is recorded as a line in a file of the process."""
     with (Path(os.environ[FOLDER]) / "starts").open("a") as file:
         file.write(f"{os.getpid()} {time.time()}\n")
     time.sleep(seconds)

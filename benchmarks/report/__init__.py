@@ -1,8 +1,8 @@
 """``python -m benchmarks report FOLDER``: the JSON of a folder as a table for the docs, and plots.
 
-Writes ``figures.inc``, which ``docs/explanation/performance.rst`` includes, and one SVG per row
-with peers or with curves. The table needs the standard library alone, the plots matplotlib. With
-``--spark`` it writes ``spark.inc`` instead, which has the rows of the pipeline beside their goals.
+It writes ``figures.inc``, which ``docs/explanation/performance.rst`` includes, and one SVG per row
+with peers or curves. The table needs only the standard library, the plots need matplotlib. With
+``--spark`` it writes ``spark.inc`` instead, with the rows of the pipeline and their goals.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _STATIC = Path(__file__).resolve().parents[2] / "docs" / "_static"
 def main(arguments: list[str]) -> None:
     """Render a folder of JSON files."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks report")
-    parser.add_argument("folder", type=Path, help="what --json wrote")
+    parser.add_argument("folder", type=Path, help="folder that --json wrote")
     parser.add_argument("--into", type=Path, default=_STATIC / "benchmarks", metavar="FOLDER")
-    parser.add_argument("--spark", action="store_true", help="the table of the pipeline alone")
-    parser.add_argument("--no-plots", action="store_true", help="the table alone")
+    parser.add_argument("--spark", action="store_true", help="only the table of the pipeline")
+    parser.add_argument("--no-plots", action="store_true", help="only the table")
     options = parser.parse_args(arguments)
     try:
         records = read(options.folder)

@@ -1,4 +1,4 @@
-"""What EventMQ wants to reach against its best peer, per row."""
+"""Goals of EventMQ compared with its best peer, per row."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["AGAINST", "Goal"]
 
 
 class Goal(NamedTuple):
-    """The figure that counts, and EventMQ's part of the best peer's that it should reach.
+    """The relevant figure of a row, and its goal as a multiple of the best peer's.
 
     Attributes:
-        figure: Its name.
-        title: What it is, for people.
-        factor: At least so many times the best peer's, or at most where less is better.
+        figure: Name of the figure.
+        title: Description for people.
+        factor: Minimum multiple of the best peer's figure, or maximum if less is better.
         less: Whether less is better.
-        alone: Whether ``factor`` is about EventMQ's own figure, whatever others reach.
+        alone: Whether ``factor`` is compared with EventMQ's own figure, not with a ratio.
     """
 
     figure: str
@@ -41,19 +41,19 @@ class Goal(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The goal for people."""
+        """Text of the goal."""
         of = "EventMQ" if self.alone else "ratio"
         return f"{of} at {'most' if self.less else 'least'} {self.factor:g}"
 
 
-#: Row -> what counts in it.
+#: Row -> its goal.
 AGAINST = {
     "enqueue_one": Goal("per_second", "jobs/s, one by one", 1.0),
     "enqueue_bulk": Goal("per_second", "jobs/s, many at once", 12.0),
     "drain": Goal("per_second", "waiting jobs/s, two processes", 10.0),
     "flow": Goal("per_second", "jobs/s, produced and run together", 8.0),
     "call": Goal("p50_ms", "ms from call to result, p50", 1.0, less=True),
-    # Of figures that were taken before EventMQ had `Task.call`: the same row, with delay().get().
+    # For figures from before EventMQ had `Task.call`: the same row, with delay().get().
     "round_trip": Goal("p50_ms", "ms from call to result, p50", 0.25, less=True),
     "latency_under_load": Goal(
         "p99_ms", "ms until a start at half of the own peak, p99", 0.5, less=True

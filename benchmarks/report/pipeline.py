@@ -1,6 +1,6 @@
-"""The table of the pipeline on Spark: what `pipeline_page` shows of the JSON of its rows.
+"""The table of the pipeline on Spark, which `pipeline_page` makes from the JSON of its rows.
 
-Beside each figure stands what it is to reach; what has no file yet says so.
+Each figure has its goal beside it; figures without a file are marked as not measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["pipeline_page"]
 
 
 class _Line(NamedTuple):
-    """A line of the table: a figure of a row, what it is, and its goal."""
+    """A line of the table: a figure of a row, its description and its goal."""
 
     row: str
     figure: str
@@ -65,7 +65,7 @@ def _lines() -> Iterator[_Line]:
 
 
 def pipeline_page(records: Sequence[Record]) -> str:
-    """Return what the docs include of the rows of the pipeline."""
+    """Return the text about the rows of the pipeline that the docs include."""
     known = {(r.name, figure.name): figure for r in records for figure in r.figures}
     for size in ("1", "10"):
         whole, report = (known.get(("look_back", f"{n}_{size}m_s")) for n in ("all", "report"))
@@ -76,10 +76,10 @@ def pipeline_page(records: Sequence[Record]) -> str:
     rows = []
     for line in _lines():
         figure = known.get((line.row, line.figure))
-        said, runs = "not measured here", ""
+        value, runs = "not measured here", ""
         if figure is not None:
-            said, runs = _said(figure, line.goal), str(figure.runs)
-        rows.append((line.title, said, line.goal, runs, f"``python -m benchmarks {line.row}``"))
+            value, runs = _text(figure, line.goal), str(figure.runs)
+        rows.append((line.title, value, line.goal, runs, f"``python -m benchmarks {line.row}``"))
     machines = sorted({_machine(r) for r in records if "spark" in r.machine})
     text = f"{'; '.join(machines)}; medians, with least and most where there were several runs."
     head = ("what", "figure", "goal", "runs", "command")
@@ -93,8 +93,8 @@ def _machine(record: Record) -> str:
     return f"{known['cores']} cores, CPython {known['python']}, {spark}"
 
 
-def _said(figure: Figure, goal: str) -> str:
-    """Return a figure, and whether it misses its goal."""
+def _text(figure: Figure, goal: str) -> str:
+    """Return the text of a figure, and whether it misses its goal."""
     spread = "" if figure.least == figure.most else (
         f" ({number(figure.least)} to {number(figure.most)})"
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Plots of the records, as SVG: dots where there are peers, curves where a row scales."""
+"""Plots of the records as SVG: dots for rows with peers, curves for rows that scale."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _OURS, _LIKE_OURS, _THEIRS = "#1f6f54", "#8fc1ad", "#8a93a0"
 #: Inches: width, and height of a line of dots and of a curve.
 _WIDTH, _LINE, _CURVE = 7.0, 0.34, 2.2
 
-# The same figures make the same file, and text stays text.
+# The same figures always make the same file, and text stays text.
 mpl.rcParams.update({"svg.hashsalt": "eventmq", "svg.fonttype": "none", "font.size": 9})
 
 
 def draw(records: Sequence[Record], folder: Path) -> dict[str, str]:
-    """Draw what can be drawn; return row -> name of the file."""
+    """Draw the plots; return row -> name of the file."""
     names = {}
     for record in records:
         canvas = _dots(record) if len(record.systems()) > 1 else _curves(record)
@@ -41,22 +41,22 @@ def draw(records: Sequence[Record], folder: Path) -> dict[str, str]:
 
 
 def _dots(record: Record) -> Canvas | None:
-    """Return the figure that counts of each system, the best on top."""
+    """Return a plot of the goal's figure of each system, the best on top."""
     goal = AGAINST[record.name]
-    found = [(system, figures[goal.figure]) for system, figures in record.systems().items()
+    values = [(system, figures[goal.figure]) for system, figures in record.systems().items()
              if goal.figure in figures and math.isfinite(figures[goal.figure].median)]  # fmt: skip
-    if not found:
+    if not values:
         return None
-    found.sort(key=lambda pair: pair[1].median, reverse=goal.less)
-    canvas = Canvas(figsize=(_WIDTH, 1.0 + _LINE * len(found)), layout="constrained")
+    values.sort(key=lambda pair: pair[1].median, reverse=goal.less)
+    canvas = Canvas(figsize=(_WIDTH, 1.0 + _LINE * len(values)), layout="constrained")
     axes = canvas.subplots()
-    for place, (system, figure) in enumerate(found):
-        axes.errorbar([figure.median], [place], xerr=_spread([figure]), fmt="o", ms=6, lw=1.2,
+    for index, (system, figure) in enumerate(values):
+        axes.errorbar([figure.median], [index], xerr=_spread([figure]), fmt="o", ms=6, lw=1.2,
                       capsize=3, color=_colour(system))  # fmt: skip
-        axes.annotate(number(figure.median), (figure.median, place), (0, 5), ha="center",
+        axes.annotate(number(figure.median), (figure.median, index), (0, 5), ha="center",
                       textcoords="offset points", fontsize=8)  # fmt: skip
-    axes.set_yticks(range(len(found)), [system for system, _ in found])
-    axes.set_ylim(-0.6, len(found) - 0.3)
+    axes.set_yticks(range(len(values)), [system for system, _ in values])
+    axes.set_ylim(-0.6, len(values) - 0.3)
     axes.margins(x=0.1)
     axes.set_xscale("log")
     better = "less" if goal.less else "more"
@@ -73,27 +73,28 @@ def _colour(system: str) -> str:
 
 
 def _spread(figures: Sequence[Figure]) -> list[list[float]]:
-    """Return how far least and most are from the median."""
-    most = [figure.most if math.isfinite(figure.most) else figure.median for figure in figures]
+    """Return the distances of minimum and maximum from the median."""
+    maxima = [figure.most if math.isfinite(figure.most) else figure.median for figure in figures]
     return [
         [figure.median - figure.least for figure in figures],
-        [value - figure.median for value, figure in zip(most, figures, strict=True)],
+        [value - figure.median for value, figure in zip(maxima, figures, strict=True)],
     ]
 
 
 def _curves(record: Record) -> Canvas | None:
-    """Return a small plot for each figure, over what grows."""
-    curves = [(axis, name, points) for axis, some in record.curves().items()
-              for name, points in some.items()]  # fmt: skip
+    """Return a small plot for each figure, over the size."""
+    curves = [(axis, name, points) for axis, points_by_size in record.curves().items()
+              for name, points in points_by_size.items()]  # fmt: skip
     if not curves:
         return None
     canvas = Canvas(figsize=(_WIDTH, _CURVE * len(curves)), layout="constrained")
     for axes, (axis, name, points) in zip(
         canvas.subplots(len(curves), squeeze=False)[:, 0], curves, strict=True
     ):
-        some = sorted(points)
-        sizes, values = [size for size, _ in some], [figure.median for _, figure in some]
-        spread = _spread([figure for _, figure in some])
+        points_by_size = sorted(points)
+        sizes = [size for size, _ in points_by_size]
+        values = [figure.median for _, figure in points_by_size]
+        spread = _spread([figure for _, figure in points_by_size])
         axes.errorbar(sizes, values, yerr=spread, color=_OURS, marker="o", ms=3, lw=1.2, capsize=2)
         axes.set_xscale("log")
         axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
@@ -105,7 +106,7 @@ def _curves(record: Record) -> Canvas | None:
 
 
 def _plain(axes: Any) -> None:
-    """Leave out the frame where there is no axis."""
+    """Remove the frame on the sides without an axis."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="both", color="#dddddd", lw=0.5)
     axes.set_axisbelow(True)

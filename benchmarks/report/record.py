@@ -1,4 +1,4 @@
-"""What the JSON of a row says, read back: figures per system, and per size where a row scales."""
+"""Reader of a row's JSON: figures per system, and per size for rows that scale."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 __all__ = ["OURS", "Figure", "Record", "is_ours", "read"]
 
-#: How the system that is measured against others is called among them.
+#: Name of EventMQ among the compared systems.
 OURS = "eventmq"
 
 
 def is_ours(system: str) -> bool:
-    """Return whether a system is EventMQ, in whatever durability."""
+    """Return whether a system is EventMQ, with any durability."""
     return system.partition("-")[0] == OURS
 
 
 class Figure(NamedTuple):
-    """A figure of some runs. What never came is infinite."""
+    """A figure of some runs. The time of a job that never came back is infinite."""
 
     name: str
     median: float
@@ -35,14 +35,14 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """One row as it was measured.
+    """A measured row.
 
     Attributes:
-        name: Of the row.
-        command: What measured it.
-        at: When, as text.
-        machine: What the figures depend on.
-        figures: In the order they were written.
+        name: Name of the row.
+        command: Command of the measurement.
+        at: Date of the measurement, as text.
+        machine: Properties of the machine and its software.
+        figures: Figures in the order in which they were written.
     """
 
     name: str
@@ -53,40 +53,40 @@ class Record:
 
     @property
     def promises(self) -> dict[str, dict[str, str]]:
-        """What each system promises; empty where there are no others."""
-        found: dict[str, dict[str, str]] = self.machine.get("promises", {})
-        return found
+        """The promises of each system; empty for a row without peers."""
+        promises: dict[str, dict[str, str]] = self.machine.get("promises", {})
+        return promises
 
     @property
     def runs(self) -> int:
-        """Runs of the figure with the fewest."""
+        """Number of runs of the figure with the fewest."""
         return min((figure.runs for figure in self.figures), default=0)
 
     def systems(self) -> dict[str, dict[str, Figure]]:
         """Return the figures of each system, by name."""
-        found: dict[str, dict[str, Figure]] = {}
+        by_system: dict[str, dict[str, Figure]] = {}
         for figure in self.figures:
             system, _, name = figure.name.partition(" ")
             if name and system in self.promises:
-                found.setdefault(system, {})[name] = figure
-        return found
+                by_system.setdefault(system, {})[name] = figure
+        return by_system
 
     def curves(self) -> dict[str, dict[str, list[tuple[float, Figure]]]]:
         """Return axis -> figure -> points, for figures like ``children=4 per_second``."""
-        found: dict[str, dict[str, list[tuple[float, Figure]]]] = {}
+        by_axis: dict[str, dict[str, list[tuple[float, Figure]]]] = {}
         for figure in self.figures:
             where, _, name = figure.name.partition(" ")
             axis, _, size = where.partition("=")
             if name and size:
-                found.setdefault(axis, {}).setdefault(name, []).append((float(size), figure))
-        return found
+                by_axis.setdefault(axis, {}).setdefault(name, []).append((float(size), figure))
+        return by_axis
 
 
 def read(folder: Path) -> list[Record]:
-    """Return what a folder's JSON files say, in the order of their names.
+    """Return the records in a folder's JSON files, in the order of their names.
 
     Raises:
-        ValueError: There are none, or one is not of this suite; the text names it.
+        ValueError: The folder has no JSON file, or the named file is not of this suite.
     """
     records = []
     for path in sorted(folder.glob("*.json")):

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["number", "page", "table"]
 
-#: Above it a number needs no places behind the point.
+#: Numbers above it are shown without decimals.
 _WHOLE = 100
 
 
 def page(records: Sequence[Record], plots: Mapping[str, str]) -> str:
-    """Return what the docs include.
+    """Return the text that the docs include.
 
     Args:
-        records: Of all rows.
-        plots: Row to the file of its plot, as it is called beside the page.
+        records: Records of all rows.
+        plots: Row -> file name of its plot.
     """
     against = [record for record in records if len(record.systems()) > 1]
     alone = [record for record in records if record not in against]
@@ -44,7 +44,7 @@ def page(records: Sequence[Record], plots: Mapping[str, str]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with about three digits that count."""
+    """Return a number with about three significant digits."""
     if math.isinf(value):
         return "never"
     if abs(value) >= _WHOLE:
@@ -53,16 +53,16 @@ def number(value: float) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield a list-table with a head."""
+    """Yield a list-table with a header."""
     yield from (".. list-table::", "   :header-rows: 1", "")
     for row in (head, *rows):
-        for place, cell in enumerate(row):
-            yield f"   {'* -' if place == 0 else '  -'} {cell}".rstrip()
+        for index, cell in enumerate(row):
+            yield f"   {'* -' if index == 0 else '  -'} {cell}".rstrip()
     yield ""
 
 
 def _machine(records: Sequence[Record]) -> Iterator[str]:
-    """Yield what the figures depend on; what differs between the records is listed whole."""
+    """Yield the machine and its software; values that differ between records are all listed."""
     names = ("cores", "system", "python", "sqlite")
     known = [{name: record.machine.get(name, "?") for name in names} for record in records]
     versions: dict[str, str] = {}
@@ -80,7 +80,7 @@ def _machine(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _span(values: Iterable[str]) -> str:
-    """Return the least and the greatest, or the one that all are."""
+    """Return minimum and maximum, or the only value."""
     some = sorted(values, key=lambda text: (len(text), text))
     return some[0] if some[0] == some[-1] else f"{some[0]} to {some[-1]}"
 
@@ -94,40 +94,42 @@ def _overview(records: Sequence[Record]) -> Iterator[str]:
         others = {system: found for system, found in figures.items() if not is_ours(system)}
         if OURS not in figures or not others:
             continue
-        ours, best = figures[OURS], goal.best(others)
-        ratio = _ratio(ours, figures[best])
-        met = f"{goal.text}: {'met' if goal.met(ours.median, ratio) else 'not met'}"
-        theirs = f"{number(figures[best].median)} ({best})"
-        rows.append((f"``{record.name}``", goal.title, number(ours.median), theirs,
+        own, best = figures[OURS], goal.best(others)
+        ratio = _ratio(own, figures[best])
+        met = f"{goal.text}: {'met' if goal.met(own.median, ratio) else 'not met'}"
+        best_other = f"{number(figures[best].median)} ({best})"
+        rows.append((f"``{record.name}``", goal.title, number(own.median), best_other,
                      number(ratio), met))  # fmt: skip
     yield from table(head, rows)
 
 
 def _that_count(record: Record) -> dict[str, Figure]:
-    """Return the figure that the goal is about, of each system."""
+    """Return the goal's figure of each system."""
     name = AGAINST[record.name].figure
-    return {system: found[name] for system, found in record.systems().items() if name in found}
+    return {
+        system: figures[name] for system, figures in record.systems().items() if name in figures
+    }
 
 
-def _ratio(ours: Figure, theirs: Figure) -> float:
-    """Return a ratio of medians; nothing is as bad as what never came."""
-    if math.isinf(theirs.median):
-        return math.inf if math.isinf(ours.median) else 0.0
-    return ours.median / theirs.median if theirs.median else math.inf
+def _ratio(own: Figure, other: Figure) -> float:
+    """Return a ratio of medians, infinite or 0.0 if one of them is infinite."""
+    if math.isinf(other.median):
+        return math.inf if math.isinf(own.median) else 0.0
+    return own.median / other.median if other.median else math.inf
 
 
 def _row(record: Record) -> Iterator[str]:
-    """Yield the table of one row: each system's figures beside what it promises."""
+    """Yield the table of one row: the figures and promises of each system."""
     yield from (f"**{record.name}**: ``{record.command}``", "")
     systems = record.systems()
-    names = list(dict.fromkeys(name for found in systems.values() for name in found))
+    names = list(dict.fromkeys(name for figures in systems.values() for name in figures))
     names = [name for name in names if name not in SETTINGS]
     head = ["system", *(f"``{name}``" for name in names), "EventMQ to it",
             "on disk when the call returns", "job of a killed worker comes back"]  # fmt: skip
     counted = _that_count(record)
     rows = []
-    for system, found in systems.items():
-        cells = [_cell(found[name]) if name in found else "" for name in names]
+    for system, figures in systems.items():
+        cells = [_cell(figures[name]) if name in figures else "" for name in names]
         ratio = ""
         if system != OURS and OURS in counted and system in counted:
             ratio = number(_ratio(counted[OURS], counted[system]))
@@ -154,19 +156,19 @@ def _alone(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _curves(record: Record) -> Iterator[str]:
-    """Yield a table of what scales: a line for each size."""
+    """Yield a table of a row that scales: a line for each size."""
     for axis, figures in record.curves().items():
         yield from (f"**{record.name}**: ``{record.command}``", "")
         sizes = sorted({size for points in figures.values() for size, _ in points})
-        found = {name: dict(points) for name, points in figures.items()}
+        by_name = {name: dict(points) for name, points in figures.items()}
         rows = [
             (
                 f"{size:,.0f}",
-                *(_cell(some[size]) if size in some else "" for some in found.values()),
+                *(_cell(some[size]) if size in some else "" for some in by_name.values()),
             )
             for size in sizes
         ]
-        yield from table((axis, *found), rows)
+        yield from table((axis, *by_name), rows)
 
 
 def _plot(record: Record, plots: Mapping[str, str]) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""One module per library: its app, as its workers load it, and `client`, as the measuring does."""
+"""One module per library: the app for its workers, and `client` for the measurement."""

@@ -1,4 +1,4 @@
-"""Awa with PostgreSQL: its own storage, filled by COPY where jobs are many."""
+"""Awa with PostgreSQL: its own storage, filled by COPY for many jobs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import awa
 from benchmarks.peers.client import Client, url
 from benchmarks.peers.tasks import TASKS, hold
 
-#: Jobs of one call that submits many, and that a process runs at once, as many as where its own
-#: benchmarks have their best.
+#: Jobs of one bulk call, and jobs that a process runs at once: the best values of its own
+#: benchmarks.
 _PART, _WORKERS = 1000, 256
 
 
@@ -41,7 +41,7 @@ KINDS = {"nothing": Nothing, "same": Same, "stamp": Stamp, "hold": Hold}
 
 
 async def prepare() -> None:
-    """Make its tables."""
+    """Create the tables."""
     await awa.migrate(url())
     client = awa.AsyncClient(url())
     await client.install_queue_storage()
@@ -85,11 +85,11 @@ class _Client(Client):
             await self.awa.enqueue_many_copy([Nothing()] * min(_PART, n - start))
 
     def call(self, number: int) -> Any:
-        raise NotImplementedError("it keeps no results")
+        raise NotImplementedError("this library keeps no results")
 
 
 def client() -> Client:
-    """Return what submits."""
+    """Return the client that submits jobs."""
     return _Client()
 
 

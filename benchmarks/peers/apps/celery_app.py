@@ -1,4 +1,4 @@
-"""Celery: results in Redis or over RPC, none for jobs whose results nobody reads, as it advises."""
+"""Celery: results in Redis or over RPC; none for jobs whose results are not read, as advised."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Client(Client):
         TASK[task].delay(*arguments)
 
     def submit_many(self, n: int) -> None:
-        # There is no other way for many: a group sends them one by one over one connection.
+        # There is no bulk call: a group sends jobs one by one over one connection.
         group(TASK["nothing"].si() for _ in range(n)).apply_async()
 
     def call(self, number: int) -> Any:
@@ -30,5 +30,5 @@ class _Client(Client):
 
 
 def client() -> Client:
-    """Return what submits."""
+    """Return the client that submits jobs."""
     return _Client()

@@ -15,15 +15,15 @@ from benchmarks.peers.tasks import TASKS
 
 _QUEUE = "peers"
 
-#: Jobs of one transaction that submits many.
+#: Jobs of one bulk transaction.
 _PART = 100
 
-#: Seconds between two looks of a worker at its queue; a second is its default, and here too long.
+#: Seconds between two polls of a worker; the default, a second, is too long here.
 _POLL = 0.2
 
 
 def prepare() -> None:
-    """Make its tables."""
+    """Create the tables."""
     DBOS.migrate(url())
 
 
@@ -31,7 +31,7 @@ def work() -> None:
     """Run jobs until SIGTERM."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    # Each process wants an id of its own.
+    # Each process needs an id of its own.
     DBOS(config={
         "name": "peers", "system_database_url": url(), "executor_id": f"peers-{os.getpid()}",
         "log_level": "WARNING", "run_migrations": False, "application_version": "1",
@@ -63,7 +63,7 @@ class _Client(Client):
         self.dbos.enqueue(_options(task), *arguments)
 
     def submit_many(self, n: int) -> None:
-        # It has no call for many; its jobs may share a transaction of the caller's.
+        # There is no bulk call; jobs may share a transaction of the caller.
         for start in range(0, n, _PART):
             with self.engine.begin() as connection:
                 for _ in range(min(_PART, n - start)):
@@ -75,7 +75,7 @@ class _Client(Client):
 
 
 def client() -> Client:
-    """Return what submits."""
+    """Return the client that submits jobs."""
     return _Client()
 
 

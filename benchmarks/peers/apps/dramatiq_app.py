@@ -1,4 +1,4 @@
-"""Dramatiq, with its own broker of Redis or RabbitMQ; results in Redis where there is one."""
+"""Dramatiq, with its broker for Redis or RabbitMQ; results in Redis if Redis runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Client(Client):
         TASK[task].send(*arguments)
 
     def submit_many(self, n: int) -> None:
-        # It has no way for many; a group would send them one by one too.
+        # There is no bulk call; a group would send jobs one by one too.
         send = TASK["nothing"].send
         for _ in range(n):
             send()
@@ -47,5 +47,5 @@ class _Client(Client):
 
 
 def client() -> Client:
-    """Return what submits."""
+    """Return the client that submits jobs."""
     return _Client()

@@ -28,5 +28,5 @@ class _Client(Client):
 
 
 def client() -> Client:
-    """Return what submits."""
+    """Return the client that submits jobs."""
     return _Client()

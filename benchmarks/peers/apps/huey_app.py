@@ -13,7 +13,7 @@ huey: Any
 if url().startswith("redis"):
     huey = RedisHuey("peers", url=url())
 else:
-    # Its default leaves SQLite's: each commit is synced.
+    # Its default keeps that of SQLite: each commit is synced.
     huey = SqliteHuey("peers", filename=url())
 TASK = {task.__name__: huey.task()(task) for task in TASKS}
 
@@ -33,5 +33,5 @@ class _Client(Client):
 
 
 def client() -> Client:
-    """Return what submits."""
+    """Return the client that submits jobs."""
     return _Client()

@@ -1,7 +1,7 @@
-"""PgQueuer with PostgreSQL: asyncpg, one connection for a worker and a pool for who submits.
+"""PgQueuer with PostgreSQL: asyncpg, one connection for a worker and a pool for the client.
 
-It says that batches shall be larger than its ten where jobs are short, and that its settings for
-autovacuum are to be made after it was installed. Its command wants an older typer than there is.
+Its documentation recommends batches larger than the default of ten for short jobs, and to apply its
+autovacuum settings after the installation. Its command needs an older typer than the current one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from benchmarks.peers.tasks import TASKS, hold
 if TYPE_CHECKING:
     from pgqueuer.models import Job
 
-#: Jobs of one call that submits many, and that a worker takes at once.
+#: Jobs of one bulk call, and jobs that a worker takes at once.
 _PART, _BATCH = 1000, 500
 
 
 def _entrypoint(task: Any) -> Any:
     async def run(job: Job) -> None:
         arguments = json.loads(job.payload or b"[]")
-        if task is hold:  # as it says of what blocks
+        if task is hold:  # as it recommends for blocking tasks
             await asyncio.to_thread(hold, *arguments)
         else:
             task(*arguments)
@@ -38,7 +38,7 @@ def _entrypoint(task: Any) -> Any:
 
 
 async def prepare() -> None:
-    """Make its tables."""
+    """Create the tables."""
     connection = await asyncpg.connect(url())
     queries = Queries(AsyncpgDriver(connection))
     await queries.install()
@@ -72,11 +72,11 @@ class _Client(Client):
             await self.queries.enqueue(["nothing"] * part, [None] * part, [0] * part)
 
     def call(self, number: int) -> Any:
-        raise NotImplementedError("it keeps no results")
+        raise NotImplementedError("this library keeps no results")
 
 
 def client() -> Client:
-    """Return what submits."""
+    """Return the client that submits jobs."""
     return _Client()
 
 

@@ -15,7 +15,7 @@ NAMES = {"nothing": (), "stamp": ("due",), "hold": ("seconds",)}
 
 
 def prepare() -> None:
-    """Make its tables."""
+    """Create the tables."""
     with app.open():
         app.schema_manager.apply_schema()
 
@@ -35,9 +35,9 @@ class _Client(Client):
             TASK["nothing"].batch_defer(*([{}] * 100))
 
     def call(self, number: int) -> Any:
-        raise NotImplementedError("it keeps no results")
+        raise NotImplementedError("this library keeps no results")
 
 
 def client() -> Client:
-    """Return what submits."""
+    """Return the client that submits jobs."""
     return _Client()
