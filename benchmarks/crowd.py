@@ -81,7 +81,7 @@ class Crowd:
         return len(self._names)
 
     def live(self, count: int) -> int:
-        """Send heartbeats of the next ``count`` clients, read the replies; return how many were sent."""
+        """Send heartbeats of the next ``count`` clients, read replies; return the number sent."""
         for name in itertools.islice(self._turns, count):
             self._link.send([name, *Heartbeat(self._new_id(), f"{time.time():.3f}").frames()])
         while self._link.receive() is not None:

@@ -21,7 +21,7 @@ STREAMS = 300
 
 
 def stream(figures: Figures) -> None:
-    """Small parts through one stream of one worker process; time of the first part after ``yield``."""
+    """Small parts through one stream, one worker process; the first part after its ``yield``."""
     with running(workers=2) as system:
         app = EventMQ("bench", broker=system.address)
         sum(1 for _ in app.send("benchmarks.bench_app.numbers", (10_000,)).stream())

@@ -21,9 +21,9 @@ from eventmq.plugins.queue_stores.sqlite.tools import fsck
 from eventmq.plugins.queue_stores.sqlite.tools.rules import (
     Rule,
     add_functions,
+    check,
+    is_readable,
     leases_of,
-    reads,
-    run,
     text_of,
 )
 
@@ -43,13 +43,13 @@ def audit(folder: Path) -> list[Finding]:
     problems = fsck.SqliteTools(folder / FILE_NAME, durable=True).check()
     with closing(open_to_read(folder / FILE_NAME)) as db:
         add_functions(db)
-        return [*problems, *run(RULES, db)]
+        return [*problems, *check(RULES, db)]
 
 
 def audit_rows(db: apsw.Connection) -> Iterator[Finding]:
     """Yield what is wrong with the rows of a database."""
     yield from fsck.check_rows(db)
-    yield from run(RULES, db)
+    yield from check(RULES, db)
 
 
 # Jobs
@@ -60,7 +60,9 @@ def _unreadable(db: apsw.Connection) -> Iterator[str]:
         sql = f"SELECT CAST(id AS BLOB), CAST(headers AS BLOB) FROM {table}"
         for row in db.execute(sql):
             job_id, headers = map(text_of, row)
-            if not reads(headers) or not reads(job_id.replace(":", "").replace(",", "")):
+            if not is_readable(headers) or not is_readable(
+                job_id.replace(":", "").replace(",", "")
+            ):
                 yield job_id
 
 
