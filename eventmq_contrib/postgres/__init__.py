@@ -1,6 +1,6 @@
-"""What EventMQ keeps in PostgreSQL: jobs, and results and schedules where jobs are elsewhere.
+"""PostgreSQL plugins: a queue store, a result backend and a schedule store.
 
-The library ``psycopg`` comes with ``eventmq[postgres]``.
+The extra ``eventmq[postgres]`` installs the library ``psycopg``.
 """
 
 from __future__ import annotations

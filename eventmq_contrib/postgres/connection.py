@@ -1,9 +1,9 @@
-"""Connections to PostgreSQL: opened and checked here, and nowhere else.
+"""Connections to PostgreSQL: the only module that opens and checks them.
 
-A URL is one of libpq's, ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE``, so that
-``~/.pgpass``, services and ``PG*`` variables count as well. The tables are in a schema of their
-own. What would lose data or could not work is refused with one sentence, which never has the
-password in it.
+URLs are those of libpq, ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE``, so
+``~/.pgpass``, services and ``PG*`` variables work as well. The tables are in a schema of their own.
+A server or setting that would lose data, or cannot work, is refused with a message of one sentence.
+Messages never contain the password.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEMA",
-    "Away",
     "Database",
+    "DatabaseUnavailable",
     "connect",
     "describe",
     "is_schema",
@@ -41,20 +41,20 @@ __all__ = [
     "split_url",
 ]
 
-#: The schema of the tables, unless told.
+#: Default schema of the tables.
 SCHEMA = "eventmq"
 
-#: The first version that is supported, as ``server_version_num`` has it.
+#: The first supported version, in the form of ``server_version_num``.
 OLDEST = 140_000
 
-#: Seconds that a transaction may wait for its client: one whose machine is gone holds no locks.
+#: Seconds for which a transaction may wait for its client, so that a lost client holds no locks.
 IDLE = 2.0
 
-#: Seconds that the server may take for the first statements of a session.
+#: Maximum seconds for the first statements of a session.
 SETUP = 5.0
 
-#: Parameters of libpq, for what the URL does not say. A machine that is gone without a word is
-#: noticed in 5 s where nothing was sent to it, else in 10 s: a slow server may stop reading.
+#: Default parameters of the connection. A machine that disappears is noticed within 5 s, or within
+#: 10 s if data was sent to it, since a slow server may stop reading for some time.
 PARAMETERS: Mapping[str, str] = {
     "connect_timeout": "5",
     "keepalives_idle": "2",
@@ -63,9 +63,9 @@ PARAMETERS: Mapping[str, str] = {
     "tcp_user_timeout": "10000",
 }
 
-#: Settings of every session, whatever server, database or role have: a commit has reached the disk
-#: (and the synchronous replica, where there is one) when it returns. Small statements, of which
-#: none is worth compiling.
+#: Settings of every session, which override those of server, database and role. A commit returns
+#: when it is on disk, and on the synchronous replica if there is one. JIT compilation does not pay
+#: off for small statements.
 SETTINGS: Mapping[str, str] = {
     "synchronous_commit": "on",
     "default_transaction_isolation": "read committed",
@@ -78,13 +78,13 @@ SETTINGS: Mapping[str, str] = {
     "timezone": "UTC",
 }
 
-#: 63 is the most that PostgreSQL takes. Names of ``pg_`` are its own.
+#: PostgreSQL allows 63 characters, and reserves names that begin with ``pg_``.
 _SCHEMA_NAME = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,62}")
 
 _FORM = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 
-#: What libpq or the server say, in English, of what waiting does not mend, and what would be right.
-#: In another language the text alone has to do, and is tried again.
+#: Part of an English message of libpq or the server about a permanent error -> remedy. A message in
+#: another language is shown without a remedy, and counts as transient.
 _PERMANENT = {
     "password authentication failed": "check user and password of the URL",
     "no password supplied": "name it in the URL, in ~/.pgpass or in PGPASSWORD",
@@ -97,6 +97,7 @@ _PERMANENT = {
     "certificate": "check sslmode and sslrootcert of the URL",
 }
 
+#: The same for errors that may pass.
 _TRANSIENT = {
     "Connection refused": "start the server, or check listen_addresses and the port",
     "failed to resolve": "check the name of the host",
@@ -109,22 +110,22 @@ _TRANSIENT = {
     "hot standby mode": "name the primary too: HOST,HOST",
 }
 
-#: How psycopg lists the hosts that it tried.
+#: Line of a psycopg message about one of several hosts.
 _ONE_OF_SEVERAL = re.compile(r"- host: '([^']*)', port: '([^']*)'(?:, hostaddr: '[^']*')?: (.*)")
 
 
-class Away(StoreError):
-    """The database cannot be reached or takes no writes now; that may pass without any change."""
+class DatabaseUnavailable(StoreError):
+    """The database cannot be reached or takes no writes; this may pass without any change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where tables are: a database, and a schema of it.
+    """A database, and the schema of the tables in it.
 
     Attributes:
         name: The URL without password and options, for messages.
-        parameters: Of the connection, as libpq names them; the password is one.
-        schema: Of the tables.
+        parameters: Parameters of libpq for the connection, including the password.
+        schema: Name of the schema.
     """
 
     name: str
@@ -133,26 +134,26 @@ class Database:
 
     @classmethod
     def of(cls, url: str, schema: str = SCHEMA) -> Database:
-        """Read a URL of libpq; it may name several hosts.
+        """Parse a URL of libpq, which may name several hosts.
 
         Raises:
-            PluginError: It is none, or the schema has no name of one.
+            PluginError: The URL or the name of the schema is not valid.
         """
         if not is_schema(schema):
             raise PluginError(
-                "the name of a schema has small letters, digits and _, 63 characters at most, no "
-                f"digit and no pg_ at its beginning: {SCHEMA}"
+                "the name of a schema has at most 63 lower-case letters, digits and _, and begins "
+                f"with no digit and not with pg_: {SCHEMA}"
             )
         try:
             parameters = {k: str(v) for k, v in conninfo_to_dict(url).items() if v is not None}
         except psycopg.ProgrammingError:
             parameters = {"port": "no port"}
-        # A password with a slash or @ in it ends in the wrong places, so nothing is quoted here.
+        # A password with a slash or @ would end up in these, so the message quotes nothing.
         ports = parameters.get("port", "").split(",")
-        places = parameters.get("host", "") + parameters.get("dbname", "")
-        if "@" in places or not all(port.isdigit() for port in filter(None, ports)):
+        host_and_name = parameters.get("host", "") + parameters.get("dbname", "")
+        if "@" in host_and_name or not all(port.isdigit() for port in filter(None, ports)):
             raise PluginError(
-                f"the URL is none that PostgreSQL's library reads: {_FORM}?OPTION=VALUE, in which "
+                f"PostgreSQL's library cannot read the URL: write {_FORM}?OPTION=VALUE, in which "
                 "characters of a password such as / ? # @ % are written as %2F %3F %23 %40 %25"
             )
         if "," in parameters.get("host", ""):
@@ -161,7 +162,7 @@ class Database:
 
 
 def is_schema(name: str) -> bool:
-    """Return whether a schema may have this name: it is the same in quotes and without."""
+    """Return whether a schema may have a name: one that needs no quotes in SQL."""
     return _SCHEMA_NAME.fullmatch(name) is not None
 
 
@@ -170,47 +171,49 @@ def _name(parameters: Mapping[str, str]) -> str:
     hosts = parameters.get("host", parameters.get("hostaddr", "")).split(",")
     ports = parameters.get("port", "").split(",")
     ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
-    places = (f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
-    shown = f"postgresql://{user}{'@' if user else ''}{','.join(places)}"
+    addresses = (
+        f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True)
+    )
+    shown = f"postgresql://{user}{'@' if user else ''}{','.join(addresses)}"
     return f"{shown}/{parameters.get('dbname', user)}"
 
 
 def split_url(url: str, own: Collection[str]) -> tuple[str, dict[str, str]]:
-    """Take the options of a plugin out of a URL, which leaves those of libpq.
+    """Split the options of a plugin from a URL, leaving those of libpq.
 
     Args:
-        url: As a setting has it.
+        url: The URL of a setting.
         own: Names of the options of the plugin.
 
     Returns:
-        The URL without them, and their values.
+        The URL without the options of the plugin, and their values.
 
     Raises:
         PluginError: An option is neither the plugin's nor libpq's.
     """
     rest = url.partition("://")[2]
-    # As libpq does it: the user ends at an @ before the first slash.
+    # Like in libpq, the user ends at an @ before the first slash.
     at = rest.partition("/")[0].find("@") + 1
     query = rest[at:].partition("?")[2]
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
-    found, left = {}, []
+    options, remaining = {}, []
     for pair in filter(None, query.split("&")):
         name, _, value = pair.partition("=")
         if name in own:
-            found[name] = unquote(value)
-        elif name in known or name == "ssl":  # the latter is of JDBC, and libpq reads it
-            left.append(pair)
+            options[name] = unquote(value)
+        elif name in known or name == "ssl":  # ssl is an option of JDBC that libpq accepts
+            remaining.append(pair)
         else:
-            # What has an @ in it may be the end of a password.
+            # An option with an @ may be the end of a password.
             shown = "" if "@" in query else f" {name!r}"
             near = did_you_mean("" if "@" in query else name, known | {*own})
             raise PluginError(f"the URL has an unknown option{shown}; {near}")
     plain = url[: len(url) - len(query)].rstrip("?") if query else url
-    return plain + ("?" + "&".join(left) if left else ""), found
+    return plain + ("?" + "&".join(remaining) if remaining else ""), options
 
 
 class _Session(NamedTuple):
-    """What a new session says of itself and its server."""
+    """Properties of a new session and its server."""
 
     pid: int
     recovery: bool
@@ -218,30 +221,31 @@ class _Session(NamedTuple):
     fsync: str
     full_page_writes: str
     encoding: str
-    #: Of the schema; None where it is not there.
+    #: Whether the user may use the schema; None if it does not exist.
     usage: bool | None
 
 
-_ASK = """SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('transaction_read_only'),
-    current_setting('fsync'), current_setting('full_page_writes'),
-    current_setting('server_encoding'),
+_SELECT_SESSION = """SELECT pg_backend_pid(), pg_is_in_recovery(),
+    current_setting('transaction_read_only'), current_setting('fsync'),
+    current_setting('full_page_writes'), current_setting('server_encoding'),
     (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = %s)"""
 
 
 def connect(
     database: Database, user: str, *, idle: float = IDLE, **settings: str
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open a connection that commits each statement by itself, and check the server.
+    """Open a connection in autocommit mode, and check the server.
 
     Args:
-        database: What to connect to.
-        user: What uses it, which is shown in ``pg_stat_activity``: ``results``.
-        idle: Seconds that a transaction may wait for the next statement.
+        database: The database to connect to.
+        user: The part of EventMQ that uses it, shown in ``pg_stat_activity``, such as ``results``.
+        idle: Seconds for which a transaction may wait for its next statement.
         **settings: Settings of the session that differ from `SETTINGS`.
 
     Raises:
-        Away: It cannot be reached, or is a replica; the message says what would be right.
-        StoreError: It must not be used, or not by this user.
+        DatabaseUnavailable: The database cannot be reached, or is a replica; the message says what
+            to do.
+        StoreError: The database must not be used, or not by this user.
     """
     try:
         connection = _open(
@@ -252,26 +256,26 @@ def connect(
             }
         )
     except (psycopg.Error, UnicodeError) as error:
-        raise _refused(database, error) from None  # which has parameters in its traceback
+        raise _connection_error(database, error) from None  # its traceback shows parameters
     values = {
         **SETTINGS,
         "idle_in_transaction_session_timeout": str(round(idle * 1000)),
-        # Temporary tables of others come last, not first.
+        # Temporary tables come last, not first, so that they hide no table.
         "search_path": f'"{database.schema}", pg_temp',
         **settings,
     }
     calls = ", ".join(["set_config(%s, %s, false)"] * len(values))
     try:
         with limited(connection, database, SETUP):
-            # First, as older ones do not know what is asked.
+            # Check the version first, as older servers do not know all settings.
             _check_version(database, connection)
-            found = connection.execute(_ASK, [database.schema]).fetchone()
-            assert found is not None  # noqa: S101 - it has one row
-            _check(database, connection, _Session(*found))
+            row = connection.execute(_SELECT_SESSION, [database.schema]).fetchone()
+            assert row is not None  # noqa: S101 - it has one row
+            _check(database, connection, _Session(*row))
             connection.execute(f"SELECT {calls}", [*chain(*values.items())])
     except psycopg.Error as error:
         connection.close()
-        raise Away(f"cannot use {database.name}: {describe(error)}") from error
+        raise DatabaseUnavailable(f"cannot use {database.name}: {describe(error)}") from error
     except BaseException:
         connection.close()
         raise
@@ -279,9 +283,9 @@ def connect(
 
 
 def _open(parameters: Mapping[str, str]) -> psycopg.Connection[tuple[Any, ...]]:
-    """Connect to the first of the hosts that answers; all together have ``connect_timeout``.
+    """Connect to the first host that answers; ``connect_timeout`` is for all hosts together.
 
-    psycopg gives each of them that much, and 2 s at least.
+    psycopg would apply it to each host, with a minimum of 2 s.
     """
     lists = {
         name: parameters[name].split(",")
@@ -293,11 +297,11 @@ def _open(parameters: Mapping[str, str]) -> psycopg.Connection[tuple[Any, ...]]:
     if count == 1 or not seconds.isdigit() or any(len(v) not in {1, count} for v in lists.values()):
         return psycopg.connect(make_conninfo(**parameters), autocommit=True)
     end, errors = time.monotonic() + int(seconds), []
-    for place in range(count):
-        one = {name: values[place % len(values)] for name, values in lists.items()}
+    for index in range(count):
+        one = {name: values[index % len(values)] for name, values in lists.items()}
         now = time.monotonic()
         try:
-            return _open_by({**parameters, **one}, now + (end - now) / (count - place))
+            return _open_by({**parameters, **one}, now + (end - now) / (count - index))
         except psycopg.OperationalError as error:
             host, port = (one.get(name, "") for name in ("host", "port"))
             errors.append(f"- host: '{host}', port: '{port}': {error}".partition("\n")[0])
@@ -305,17 +309,17 @@ def _open(parameters: Mapping[str, str]) -> psycopg.Connection[tuple[Any, ...]]:
 
 
 def _open_by(parameters: Mapping[str, str], end: float) -> psycopg.Connection[tuple[Any, ...]]:
-    """Connect to one host until a monotonic time."""
+    """Connect to one host; fail at a monotonic time."""
     pg = pq.PGconn.connect_start(make_conninfo(**parameters).encode())
     while (state := pg.connect_poll()) != pq.PollingStatus.OK:
-        left = end - time.monotonic()
+        remaining = end - time.monotonic()
         if state == pq.PollingStatus.FAILED:
             text = pg.error_message.decode(errors="replace")
-        elif left > 0:
-            waiting = select.poll()
+        elif remaining > 0:
+            poller = select.poll()
             reads = state == pq.PollingStatus.READING
-            waiting.register(pg.socket, select.POLLIN if reads else select.POLLOUT)
-            waiting.poll(left * 1000)
+            poller.register(pg.socket, select.POLLIN if reads else select.POLLOUT)
+            poller.poll(remaining * 1000)
             continue
         else:
             text = "timeout expired"
@@ -331,16 +335,16 @@ def _open_by(parameters: Mapping[str, str], end: float) -> psycopg.Connection[tu
 def limited(
     connection: psycopg.Connection[Any], database: Database, seconds: float
 ) -> Iterator[None]:
-    """End a connection whose server is silent for too long: psycopg waits for any time.
+    """Limit the time of the statements in the context, since psycopg waits without limit.
 
     Raises:
-        Away: What was asked in here was not answered in time.
+        DatabaseUnavailable: The server did not answer in time; the connection was closed.
     """
-    silent = threading.Event()
+    timed_out = threading.Event()
 
     def end() -> None:
-        silent.set()
-        # Which ends what waits for it, and is harmless where the server has closed it already.
+        timed_out.set()
+        # This ends the statement that waits; it does nothing if the server closed the connection.
         with suppress(OSError):
             own.shutdown(socket.SHUT_RDWR)
 
@@ -351,26 +355,30 @@ def limited(
         try:
             yield
         except psycopg.Error as error:
-            if silent.is_set():
-                raise Away(f"{database.name} did not answer within {seconds:.0f} s") from error
+            if timed_out.is_set():
+                raise DatabaseUnavailable(
+                    f"{database.name} did not answer within {seconds:.0f} s"
+                ) from error
             raise
         finally:
             timer.cancel()
             timer.join()
 
 
-def _refused(database: Database, error: Exception) -> StoreError:
-    """Return the error for a server that was not reached: it is over only if all hosts refuse."""
+def _connection_error(database: Database, error: Exception) -> StoreError:
+    """Return the error for a failed connection; it is permanent only if it is for all hosts."""
     reasons = _reasons(error)
-    found = [_remedy(reason) for reason in reasons.values()]
-    kind = StoreError if all(permanent for permanent, _ in found) else Away
+    remedies_of = [_remedy(reason) for reason in reasons.values()]
+    error_class = (
+        StoreError if all(permanent for permanent, _ in remedies_of) else DatabaseUnavailable
+    )
     shown = [f"{host}{': ' if host else ''}{reason}" for host, reason in reasons.items()]
-    remedies = dict.fromkeys(remedy for _, remedy in found if remedy)
-    return kind(f"cannot connect to {database.name}: {'; '.join([*shown, *remedies])}")
+    remedies = dict.fromkeys(remedy for _, remedy in remedies_of if remedy)
+    return error_class(f"cannot connect to {database.name}: {'; '.join([*shown, *remedies])}")
 
 
 def _remedy(reason: str) -> tuple[bool, str]:
-    """Return whether waiting does not help, and what would be right, "" where it is not known."""
+    """Return whether an error is permanent, and its remedy, "" if it is not known."""
     for permanent, texts in ((True, _PERMANENT), (False, _TRANSIENT)):
         for text, remedy in texts.items():
             if text in reason:
@@ -379,7 +387,7 @@ def _remedy(reason: str) -> tuple[bool, str]:
 
 
 def _reasons(error: Exception) -> dict[str, str]:
-    """Return host -> why it was not reached; of a single one the host is ""."""
+    """Return host -> reason of the failure; a single host is ""."""
     lines = str(error).splitlines()
     several = [match for line in lines if (match := _ONE_OF_SEVERAL.match(line))]
     return {f"{m[1]}:{m[2]}": _clean(m[3]) for m in several} or {"": describe(error)}
@@ -395,7 +403,7 @@ def _check_version(database: Database, connection: psycopg.Connection[Any]) -> N
 
 
 def _check(database: Database, connection: psycopg.Connection[Any], session: _Session) -> None:
-    """Raise `StoreError` for what must not be used."""
+    """Raise `StoreError` for a session or server that must not be used."""
     name, schema = database.name, database.schema
     if session.pid != connection.info.backend_pid:
         raise StoreError(
@@ -403,12 +411,14 @@ def _check(database: Database, connection: psycopg.Connection[Any], session: _Se
             "server itself"
         )
     if session.recovery:
-        raise Away(
+        raise DatabaseUnavailable(
             f"{name} is a replica, which takes no writes: name the primary, or all of them, as in "
             "postgresql://HOST,HOST/DATABASE"
         )
     if session.read_only != "off":
-        raise Away(f"{name} takes no writes: set default_transaction_read_only = off")
+        raise DatabaseUnavailable(
+            f"{name} takes no writes: set default_transaction_read_only = off"
+        )
     for setting in ("fsync", "full_page_writes"):
         if getattr(session, setting) != "on":
             act = "restart" if setting == "fsync" else "reload"
@@ -430,25 +440,26 @@ def _check(database: Database, connection: psycopg.Connection[Any], session: _Se
 
 @contextmanager
 def making_tables(connection: psycopg.Connection[Any], database: Database) -> Iterator[None]:
-    """Make tables in one transaction, alone; the schema is made where it is not there.
+    """Begin an exclusive transaction to create tables; create the schema if it does not exist.
 
     Raises:
-        StoreError: The user may make neither; the message has what to grant. Nothing was made.
+        StoreError: The user lacks the privileges; the message says what to grant. Nothing was
+            created.
     """
     schema, user = database.schema, connection.info.user
     with connection.transaction():
-        # Two that make the same at once would fail, "IF NOT EXISTS" or not.
+        # Two sessions that create the same at once would fail, even with "IF NOT EXISTS".
         connection.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"eventmq {schema}"]
         )
-        found = connection.execute(
+        row = connection.execute(
             """SELECT current_database(), has_database_privilege(current_database(), 'CREATE'),
             (SELECT has_schema_privilege(oid, 'USAGE') AND has_schema_privilege(oid, 'CREATE')
              FROM pg_namespace WHERE nspname = %s)""",
             [schema],
         ).fetchone()
-        assert found is not None  # noqa: S101 - it has one row
-        name, may_make_schema, may_make_tables = found
+        assert row is not None  # noqa: S101 - it has one row
+        name, may_make_schema, may_make_tables = row
         if may_make_tables is False:
             raise StoreError(
                 f"{user} may make no tables in the schema {schema} of {database.name}: GRANT "
@@ -465,9 +476,9 @@ def making_tables(connection: psycopg.Connection[Any], database: Database) -> It
 
 
 def describe(error: BaseException) -> str:
-    """Return what an error of psycopg says, in one line and without what libpq puts before it.
+    """Return the message of a psycopg error in one line, without the prefix of libpq.
 
-    Without its DETAIL, which may show values of rows.
+    The DETAIL is left out, since it may show values of rows.
     """
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         parts = (error.diag.message_primary, error.diag.message_hint)
@@ -476,7 +487,7 @@ def describe(error: BaseException) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return the last part of the first line: what it is about stands before it."""
+    """Return the last part of the first line of a message, without the prefixes of libpq."""
     first = text.strip().partition("\n")[0].rpartition(" failed: ")[2]
     for start in ("connection is bad: ", "FATAL:"):
         first = first.removeprefix(start)

@@ -1,4 +1,4 @@
-"""Reads the events of a store in PostgreSQL, beside the broker that writes it."""
+"""Event log reader: reads the events of a store in PostgreSQL, while a broker may write it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventmq import BrokerUnavailable
 from eventmq.engine import EventLog, ReadEvents
 from eventmq.sdk import StoreError
-from eventmq_contrib.postgres.connection import IDLE, Away, connect
+from eventmq_contrib.postgres.connection import IDLE, DatabaseUnavailable, connect
 from eventmq_contrib.postgres.rowstore import SETTINGS, PostgresRows
 from eventmq_contrib.postgres.tables import VALUES
 from eventmq_contrib.postgres.versions import prepare
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresEventLogReader"]
 
-#: Seconds that a read may take.
+#: Maximum seconds of a read.
 LIMIT = 30.0
 
-#: All statements of a read see the same.
+#: Settings with which all statements of a read see the same snapshot.
 _SNAPSHOT = {**SETTINGS, "default_transaction_isolation": "repeatable read"}
 
 
 class _Read(NamedTuple):
     store_id: str
-    #: Where the owner is, "" for none.
+    #: Address of the owner, "" if there is none.
     address: str
     rows: Sequence[EventRow]
     head: EventLogHead
 
 
 class PostgresEventLogReader:
-    """An `eventmq.sdk.EventLogReader` of a store that may be any broker's. Reconnects.
+    """An `eventmq.sdk.EventLogReader`; it reconnects if the connection was lost.
 
     Args:
-        database: Where the store is.
+        database: The database of the store.
 
     Raises:
         BrokerUnavailable: The database cannot be reached now.
-        StoreError: There is no store, or one that cannot be used.
+        StoreError: There is no store, or it cannot be used.
     """
 
     def __init__(self, database: Database) -> None:
@@ -53,23 +53,23 @@ class PostgresEventLogReader:
         self.store_id = self._read(0, 0).store_id
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
-        """Return rows of events after a number, and what the store has.
+        """Return rows of events after a number, and the head of the event log.
 
         Raises:
             BrokerUnavailable: The database cannot be reached now.
-            StoreError: The events are others by now.
+            StoreError: The events have another id since a failover or a restore.
         """
-        found = self._read(after, max_bytes)
-        if found.store_id != self.store_id:
+        read = self._read(after, max_bytes)
+        if read.store_id != self.store_id:
             raise StoreError(
-                f"the events of the store in {self._database.name} have the id {found.store_id} "
+                f"the events of the store in {self._database.name} have the id {read.store_id} "
                 f"since it failed over or was restored, and had {self.store_id}: begin another "
                 "journal, with another --out"
             )
-        return list(found.rows), found.head
+        return list(read.rows), read.head
 
     def addresses(self) -> Mapping[str, str]:
-        """Return where the owner is, if there is one."""
+        """Return the address of the owner as ``main``, empty if there is no owner."""
         address = self._read(0, 0).address
         return {"main": address} if address else {}
 
@@ -85,24 +85,24 @@ class PostgresEventLogReader:
             rows.begin()
             values: dict[str, Any] = rows.values()
             [(address,)] = rows.ask("SELECT address FROM lease")
-            found, head = EventLog(rows, 0, 0).read(ReadEvents(after, max_bytes))
+            events, head = EventLog(rows, 0, 0).read(ReadEvents(after, max_bytes))
             rows.commit()
-        except Away as error:
+        except DatabaseUnavailable as error:
             self.close()
             raise BrokerUnavailable(str(error)) from error
         except BaseException:
             self.close()
             raise
-        return _Read(values.get("events_id") or values["store_id"], address, found, head)
+        return _Read(values.get("events_id") or values["store_id"], address, events, head)
 
     def _open(self) -> PostgresRows:
         connection = connect(self._database, "journal", idle=IDLE, **_SNAPSHOT)
         try:
-            with closing(connection.execute("SELECT to_regclass(%s)", [VALUES.name])) as found:
-                if found.fetchone() == (None,):
+            with closing(connection.execute("SELECT to_regclass(%s)", [VALUES.name])) as cursor:
+                if cursor.fetchone() == (None,):
                     raise StoreError(
                         f"there is no store in the schema {self._database.schema} of "
-                        f"{self._database.name}: name the one of a broker"
+                        f"{self._database.name}: name the schema of a broker"
                     )
             prepare(connection, self._database)
             return PostgresRows(connection, self._database.name, LIMIT)

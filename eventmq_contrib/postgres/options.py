@@ -1,4 +1,4 @@
-"""Options of what is kept in PostgreSQL, and factories: imports the library when it is used."""
+"""Options and factories of the PostgreSQL plugins; they import the library at first use."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = [
     "make_store", "read_database",
 ]  # fmt: skip
 
-#: Bytes of one result, unless told, and at most: the server takes a gigabyte, and has it in memory
-#: several times.
+#: Default and upper bound of ``max_result``. The server accepts values of one gigabyte, which it
+#: holds in memory several times.
 MAX_RESULT = 256 * 1024**2
 LARGEST = 1_000_000_000
 
-#: Bytes of a frame that jobs may have: the server takes a batch of some as one value.
+#: Upper bound of ``max_frame``: the server gets several jobs of a batch as one value.
 LARGEST_FRAME = 256 * 1024**2
 
 T = TypeVar("T")
@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ResultOptions:
-    """Options of the result backend; of a URL they are behind a ``?``, among those of libpq.
+    """Options of the result backend; in a URL they follow a ``?``, together with those of libpq.
 
     Attributes:
         url: ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE``.
-        schema: Of the table.
-        durable: As of `PostgresResults`, like the others.
+        schema: Schema of the table.
+        durable: See `PostgresResults`, also for the other options.
     """
 
     url: str
@@ -49,7 +49,7 @@ class ResultOptions:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    """Options of the schedule store, as those of `ResultOptions`."""
+    """Options of the schedule store; see `ResultOptions`."""
 
     url: str
     schema: str = "eventmq_schedules"
@@ -57,7 +57,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Options of the queue store, as those of `ResultOptions`; the others are settings."""
+    """Options of the queue store; see `ResultOptions`. All others are settings of the broker."""
 
     url: str
     schema: str = "eventmq"
@@ -71,11 +71,11 @@ class StoreOptions:
 
 
 def read_database(context: PluginContext, kind: type[T]) -> tuple[Database, T]:
-    """Return the database that a factory got, and its options.
+    """Return the database and the options in a plugin context.
 
     Args:
-        context: As the factory got it.
-        kind: Dataclass of the options; ``url`` and ``schema`` are among them.
+        context: The context that a factory was called with.
+        kind: Dataclass of the options, which include ``url`` and ``schema``.
 
     Raises:
         PluginError: ``psycopg`` is missing, or an option or the URL is wrong.
@@ -83,12 +83,14 @@ def read_database(context: PluginContext, kind: type[T]) -> tuple[Database, T]:
     need("psycopg", user=f"{context.name}://", extra="postgres")
     from eventmq_contrib.postgres.connection import Database, split_url
 
-    given: dict[str, Any] = dict(context.options)
-    if "://" not in str(given.get("url", "")):
+    explicit: dict[str, Any] = dict(context.options)
+    if "://" not in str(explicit.get("url", "")):
         raise PluginError(f"name the database: {context.name}://USER:PASSWORD@HOST:PORT/DATABASE")
     names = {field.name for field in fields(kind)} - {"url"}  # type: ignore[arg-type]
-    url, found = split_url(str(given["url"]), names)
-    options: Any = read_options(replace(context, options={**given, **found, "url": url}), kind)
+    url, url_options = split_url(str(explicit["url"]), names)
+    options: Any = read_options(
+        replace(context, options={**explicit, **url_options, "url": url}), kind
+    )
     return Database.of(url, options.schema), options
 
 
@@ -120,17 +122,17 @@ def make_store(context: PluginContext) -> QueueStore:
     database, options = read_database(context, StoreOptions)
     if context.app is not None and context.app.settings.max_frame > LARGEST_FRAME:
         raise PluginError(
-            f"max_frame is {context.app.settings.max_frame:,} bytes, and jobs in PostgreSQL have "
-            f"{LARGEST_FRAME:,} at most: set max_frame to that or less"
+            f"max_frame is {context.app.settings.max_frame:,} bytes, but the limit for jobs in "
+            f"PostgreSQL is {LARGEST_FRAME:,}: set max_frame to that or less"
         )
-    from eventmq_contrib.postgres.memory import Memory
+    from eventmq_contrib.postgres.memory import SeenLeaseFile
     from eventmq_contrib.postgres.store import PostgresStore
     from eventmq_contrib.postgres.upkeep import PostgresUpkeep, shared_settings
 
-    taken = asdict(options)
+    store_options = asdict(options)
     for name in ("url", "schema", "durability"):
-        del taken[name]
+        del store_options[name]
     own = {"durability": options.durability, "dedupe_window": options.dedupe_window}
-    memory = None if context.app is None else Memory(Path(context.app.settings.data_dir))
+    memory = None if context.app is None else SeenLeaseFile(Path(context.app.settings.data_dir))
     upkeep = PostgresUpkeep(database, {**shared_settings(context.app), **own}, memory)
-    return PostgresStore(database, context.clock, upkeep=upkeep, **taken)
+    return PostgresStore(database, context.clock, upkeep=upkeep, **store_options)

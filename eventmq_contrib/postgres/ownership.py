@@ -1,12 +1,13 @@
-"""Which of several brokers owns a store in PostgreSQL: see `eventmq.sdk.Ownership`.
+"""Ownership: decides which of several brokers owns a store; see `eventmq.sdk.Ownership`.
 
-The *lease* is a row with an epoch. Each commit of the owner locks it FOR SHARE as it was claimed,
-and a claim changes it: so a claim waits for the commit that is under way, after which no commit of
-an earlier claim finds its row. The owner's session has an advisory lock, for which a standby waits
-to be woken; nothing is safe because of that one.
+The *lease* is a row with an epoch. Each commit of the owner selects the row with its own epoch FOR
+SHARE, and a claim updates the row. So a claim waits until a commit in progress has ended, and later
+commits of the previous owner find no row with their epoch and fail. The session of the owner also
+holds an advisory lock. Standbys wait for it, to learn soon that the session has ended; safety does
+not depend on it.
 """
 
-# ruff: noqa: S608 - the texts are put together of constants
+# ruff: noqa: S608 - the statements are built from constants
 
 from __future__ import annotations
 
@@ -20,8 +21,13 @@ import psycopg
 from psycopg import pq
 
 from eventmq.sdk import Fenced, LeaseRow, QueueFull, StoreError, Unknown
-from eventmq_contrib.postgres.connection import IDLE, Away, connect, limited
-from eventmq_contrib.postgres.pipeline import ConnectionLost, Denied, Locked, Pipeline
+from eventmq_contrib.postgres.connection import IDLE, DatabaseUnavailable, connect, limited
+from eventmq_contrib.postgres.pipeline import (
+    ConnectionLost,
+    LockTimeout,
+    PermissionDenied,
+    Pipeline,
+)
 from eventmq_contrib.postgres.records import pack_value
 from eventmq_contrib.postgres.rowstore import SETTINGS, PostgresRows
 from eventmq_contrib.postgres.tables import VALUES
@@ -38,32 +44,33 @@ __all__ = ["PostgresOwnership"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that each call may take once it is connected.
-LOOK, CLAIM, COMMIT, RELEASE = 2.0, 5.0, 5.0, 2.0
+#: Maximum seconds of each call once it is connected.
+LOOK_TIMEOUT, CLAIM_TIMEOUT, COMMIT_TIMEOUT, RELEASE_TIMEOUT = 2.0, 5.0, 5.0, 2.0
 
-#: Seconds that may be needed before: tables may have to be made, by one broker at a time.
-PREPARE = 10.0
+#: Maximum seconds to prepare a connection; one broker at a time may have to create the tables.
+PREPARE_TIMEOUT = 10.0
 
-#: Milliseconds that a session waits for the owner's lock at once. While it waits it keeps a
-#: snapshot, beside which no row that was deleted since can be cleared away.
-WAIT = 5000
+#: Milliseconds for which one statement waits for the owner's lock. While it waits, its snapshot
+#: keeps vacuum from removing rows that were deleted since.
+LOCK_WAIT = 5000
 
-#: Seconds between two beats of an owner that reads what is stored.
+#: Seconds between two beats of an owner that reads the stored state.
 BEAT_EVERY = 1.0
 
 #: The key of the advisory lock.
 _KEY = "hashtextextended('eventmq owner ' || current_schema(), 0)"
 
-#: A session as the lease records it.
+#: Text by which the lease identifies a session.
 _BACKEND = "pid || '/' || extract(epoch FROM backend_start)"
 
-#: The recorded session, if it is still there; of other users its start is not shown.
-_RECORDED = """SELECT FROM pg_stat_activity WHERE pid::text = split_part(backend, '/', 1)
+#: Selects the session in the lease if it still exists. Other users cannot see when it started.
+_OWNER_SESSION = """SELECT FROM pg_stat_activity WHERE pid::text = split_part(backend, '/', 1)
     AND coalesce(extract(epoch FROM backend_start)::text = split_part(backend, '/', 2), true)"""
 
-#: The message is WAL, which the commit brings to disk, and nothing else.
-_LOOK = f"""SELECT (SELECT text_value FROM {VALUES.name} WHERE name = 'store_id'), epoch, owner,
-    address, key, (SELECT beat FROM beats WHERE beats.id = 1), backend, EXISTS ({_RECORDED}),
+#: The emitted message writes only WAL, so that the commit has to reach the disk.
+_SELECT_LEASE = f"""SELECT
+    (SELECT text_value FROM {VALUES.name} WHERE name = 'store_id'), epoch, owner, address, key,
+    (SELECT beat FROM beats WHERE beats.id = 1), backend, EXISTS ({_OWNER_SESSION}),
     pg_logical_emit_message(true, 'eventmq', 'look') IS NOT NULL AND EXISTS (
         SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
         AND pid::text = split_part(backend, '/', 1))
@@ -78,25 +85,24 @@ _CLAIM = f"""UPDATE lease SET epoch = greatest(epoch + 1, $5), owner = $2, addre
 
 _LOCK = f"SELECT pg_try_advisory_lock({_KEY})"
 
-_WAIT = f"SELECT pg_advisory_lock_shared({_KEY})"
+_AWAIT_LOCK = f"SELECT pg_advisory_lock_shared({_KEY})"
 
 _FENCE = "SELECT 1 FROM lease WHERE id = 1 AND epoch = $1 FOR SHARE"
 
 _BEAT = """UPDATE beats SET beat = beat + 1 WHERE id = 1
     AND EXISTS (SELECT FROM lease WHERE lease.id = 1 AND epoch = $1) RETURNING beat"""
 
-_IDLE_FOR = "SELECT set_config('idle_in_transaction_session_timeout', $1, false)"
+_SET_IDLE_TIMEOUT = "SELECT set_config('idle_in_transaction_session_timeout', $1, false)"
 
 _RELEASE = "UPDATE lease SET owner = '', address = '', key = '', backend = '' WHERE id = 1"
 
-
-#: Seconds between two looks at them.
+#: Seconds between two measurements of the gauges.
 GAUGE_EVERY = 10.0
 
 
 @contextmanager
-def _no_room_is_away() -> Iterator[None]:
-    """Give up the connection where the disk is full: only for a batch of jobs is that an answer."""
+def _full_disk_as_lost() -> Iterator[None]:
+    """Raise `ConnectionLost` if the disk is full: `QueueFull` is a result of batches only."""
     try:
         yield
     except QueueFull as error:
@@ -104,113 +110,115 @@ def _no_room_is_away() -> Iterator[None]:
 
 
 class PostgresOwnership:
-    """The ownership of one broker's store. One thread.
+    """Ownership of the store of one broker. Used by one thread.
 
     Args:
-        database: Where the store is.
-        upkeep: Of the store; it admits each connection.
+        database: The database of the store.
+        upkeep: Upkeep of the store, which checks each new connection.
     """
 
     def __init__(self, database: Database, upkeep: PostgresUpkeep | None = None) -> None:
         self._upkeep = upkeep or PostgresUpkeep(database, {})
-        # A server that does not answer is waited for no longer than a look may take.
-        limited = {**database.parameters, "connect_timeout": f"{LOOK:.0f}"}
+        # The timeout for connecting is that of `look`.
+        limited = {**database.parameters, "connect_timeout": f"{LOOK_TIMEOUT:.0f}"}
         self._database = replace(database, parameters=limited)
-        #: The rows of the claim that succeeded last, for the store to open.
+        #: Rows on the session of the last successful claim, for the store to open.
         self.rows: PostgresRows | None = None
         self.epoch = self._beat = 0
-        #: What it had seen.
+        #: The lease before that claim.
         self.claimed = LeaseRow("")
-        #: What looks, and what waits for the owner's lock to be free.
-        self._looking: Pipeline | None = None
-        self._waiting: psycopg.Connection[Any] | None = None
-        #: Whether the session of the rows has the advisory lock.
-        self._locked = False
-        #: Whether it was said that sessions of others cannot be ended.
-        self._denied = False
+        #: Session that reads the lease, and session that waits for the owner's lock.
+        self._reader: Pipeline | None = None
+        self._lock_waiter: psycopg.Connection[Any] | None = None
+        #: Whether the session of `rows` holds the advisory lock.
+        self._has_lock = False
+        #: Whether a warning was logged that sessions of other users cannot be ended.
+        self._warned_denied = False
         #: Monotonic time before which the store is not claimed.
         self._claim_at = 0.0
-        #: What was measured last; nothing while this broker does not own the store.
+        #: The last measurements; empty while this broker does not own the store.
         self.gauges: dict[str, float] = {}
-        self._gauges_due = 0.0
+        self._gauges_at = 0.0
 
     # Standbys
 
     def look(self) -> LeaseRow:
-        """Read the lease, and commit something beside it."""
-        looking = self._connected()
-        looking.deadline = time.monotonic() + LOOK
-        with _no_room_is_away():
-            [(*row, locked)] = looking.ask(_LOOK)
-        if locked and self._waiting is None:
-            self._wait()
-        self._upkeep.promise(looking)
-        found = LeaseRow(*row)
-        self._upkeep.saw(found.epoch, found.beat)
-        return found
+        """Read the lease, and commit something; see `Ownership.look`."""
+        reader = self._connect_reader()
+        reader.deadline = time.monotonic() + LOOK_TIMEOUT
+        with _full_disk_as_lost():
+            [(*row, lock_held)] = reader.ask(_SELECT_LEASE)
+        if lock_held and self._lock_waiter is None:
+            self._await_lock()
+        self._upkeep.check_session(reader)
+        lease = LeaseRow(*row)
+        self._upkeep.record_seen(lease.epoch, lease.beat)
+        return lease
 
-    def _connected(self) -> Pipeline:
-        if self._looking is None or not self._looking.is_open:
+    def _connect_reader(self) -> Pipeline:
+        if self._reader is None or not self._reader.is_open:
             connection = connect(self._database, "standby")
             try:
-                self._check(connection)
+                self._admit(connection)
             except BaseException:
                 connection.close()
                 raise
-            self._looking = Pipeline(connection, self._database.name)
-        return self._looking
+            self._reader = Pipeline(connection, self._database.name)
+        return self._reader
 
-    def _check(self, connection: psycopg.Connection[Any]) -> None:
-        """Raise what speaks against the use of a new connection; make tables where none are."""
-        with limited(connection, self._database, PREPARE):
+    def _admit(self, connection: psycopg.Connection[Any]) -> None:
+        """Check a new connection, and create the tables if there are none."""
+        with limited(connection, self._database, PREPARE_TIMEOUT):
             prepare(connection, self._database)
             self._upkeep.admit(connection)
 
-    def _wait(self) -> None:
-        """Begin to wait for the lock of the owner, in a session of its own."""
-        self._waiting = connect(self._database, "standby", lock_timeout=str(WAIT))
-        self._waiting.pgconn.send_query(_WAIT.encode())
-        self._waiting.pgconn.flush()
+    def _await_lock(self) -> None:
+        """Begin to wait for the owner's lock, in a separate session."""
+        self._lock_waiter = connect(self._database, "standby", lock_timeout=str(LOCK_WAIT))
+        self._lock_waiter.pgconn.send_query(_AWAIT_LOCK.encode())
+        self._lock_waiter.pgconn.flush()
 
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.close()
-            self._waiting = None
+    def _stop_lock_waiter(self) -> None:
+        if self._lock_waiter is not None:
+            self._lock_waiter.close()
+            self._lock_waiter = None
 
     def fileno(self) -> int | None:
         """Return the socket of the session that waits for the owner's lock."""
-        return None if self._waiting is None else self._waiting.fileno()
+        return None if self._lock_waiter is None else self._lock_waiter.fileno()
 
     def freed(self) -> bool:
-        """Return whether the lock was free: the owner's session has ended."""
-        if self._waiting is None:
+        """Return whether the lock was acquired, that is, whether the owner's session has ended."""
+        if self._lock_waiter is None:
             return False
-        waiting, freed = self._waiting.pgconn, False
+        connection, acquired = self._lock_waiter.pgconn, False
         try:
-            waiting.consume_input()
-            if waiting.is_busy():
+            connection.consume_input()
+            if connection.is_busy():
                 return False
-            result = waiting.get_result()
-            freed = result is not None and result.status == pq.ExecStatus.TUPLES_OK
-        except psycopg.Error:  # the server is away, which looks find out
+            result = connection.get_result()
+            acquired = result is not None and result.status == pq.ExecStatus.TUPLES_OK
+        except psycopg.Error:  # `look` reports that the server is not reachable
             pass
-        self._stop_waiting()
-        return freed
+        self._stop_lock_waiter()
+        return acquired
 
     # Claims
 
     def claim(self, seen: LeaseRow, me: Claimant) -> int:
-        """Take the store over; return the epoch, 0 where another broker was faster."""
+        """Claim the store; return the epoch, 0 if another broker was faster."""
         self.drop()
         if time.monotonic() < self._claim_at:
-            raise Away(f"{self._database.name} is claimed again later: commits have failed there")
+            raise DatabaseUnavailable(
+                f"{self._database.name} is claimed again later: commits have failed there"
+            )
         connection = connect(self._database, "store", idle=IDLE, **SETTINGS)
         try:
-            # It may be another server than a look has found.
-            self._check(connection)
-            with _no_room_is_away():
-                rows = PostgresRows(connection, self._database.name, COMMIT)
-                self._upkeep.promise_of_commits(rows)
+            # This may be another server than `look` has read from.
+            self._admit(connection)
+            with _full_disk_as_lost():
+                rows = PostgresRows(connection, self._database.name, COMMIT_TIMEOUT)
+                self._upkeep.check_commits(rows)
                 epoch = self._claim(rows.pipeline, seen, me)
         except BaseException:
             connection.close()
@@ -220,43 +228,43 @@ class PostgresOwnership:
             return 0
         rows.fence = _FENCE, [pack_value("integer", epoch)]
         self.rows, self.epoch, self.claimed = rows, epoch, seen
-        self._upkeep.saw(epoch, self._beat)
-        self._stop_waiting()
-        if self._looking is not None:
-            self._looking.close()
+        self._upkeep.record_seen(epoch, self._beat)
+        self._stop_lock_waiter()
+        if self._reader is not None:
+            self._reader.close()
         return epoch
 
     def _claim(self, pipeline: Pipeline, seen: LeaseRow, me: Claimant) -> int:
-        pipeline.deadline = time.monotonic() + CLAIM
+        pipeline.deadline = time.monotonic() + CLAIM_TIMEOUT
         try:
             pipeline.ask(_TERMINATE, [seen.backend.encode()])
-        except Denied as error:
-            if not self._denied:
+        except PermissionDenied as error:
+            if not self._warned_denied:
                 logger.warning(
-                    "the session of the owner before this one is not ended, only fenced: %s; all "
-                    "brokers should have the same user", error,
+                    "the session of the previous owner cannot be ended, only fenced: %s; let all "
+                    "brokers use the same user", error,
                 )  # fmt: skip
-            self._denied = True
-        least = pack_value("integer", self._upkeep.next_epoch())
-        values = [pack_value("integer", seen.epoch), *map(str.encode, me), least]
+            self._warned_denied = True
+        min_epoch = pack_value("integer", self._upkeep.next_epoch())
+        values = [pack_value("integer", seen.epoch), *map(str.encode, me), min_epoch]
         pipeline.send("SET lock_timeout = 1000")
         try:
             rows = pipeline.ask(_CLAIM, values)
-        except Locked:
+        except LockTimeout:
             return 0
         pipeline.send("SET lock_timeout = 0")
-        [(self._locked,)] = pipeline.ask(_LOCK)
+        [(self._has_lock,)] = pipeline.ask(_LOCK)
         epoch, self._beat = rows[0] if rows else (0, 0)
         return int(epoch)
 
     def renew(self) -> None:
-        """Raise the beat, under the fence."""
+        """Raise the beat, in a commit with the fence."""
         rows = self.rows
         if rows is None:
             raise ConnectionLost(f"the connection to {self._database.name} was lost")
         rows.begin()
         try:
-            with _no_room_is_away():
+            with _full_disk_as_lost():
                 beat = self._renew(rows)
         except (Fenced, Unknown):
             self.drop()
@@ -265,84 +273,84 @@ class PostgresOwnership:
             rows.rollback()
             raise
         self._beat = beat
-        self._upkeep.saw(self.epoch, beat)
+        self._upkeep.record_seen(self.epoch, beat)
 
     def _renew(self, rows: PostgresRows) -> int:
         beat = self._raise_beat(rows)
-        if not self._locked:
-            [(self._locked,)] = rows.ask(_LOCK)
-        if (now := time.monotonic()) >= self._gauges_due:
-            self._gauges_due = now + GAUGE_EVERY
+        if not self._has_lock:
+            [(self._has_lock,)] = rows.ask(_LOCK)
+        if (now := time.monotonic()) >= self._gauges_at:
+            self._gauges_at = now + GAUGE_EVERY
             [row] = rows.ask(GAUGES)
             self.gauges = dict(zip(("dead_rows", "oldest_snapshot_seconds"), row, strict=True))
         rows.commit()
         return beat
 
     def _raise_beat(self, session: PostgresRows | Pipeline) -> int:
-        """Raise the beat, which nobody else does; return what it is then.
+        """Raise the beat, which only the owner does; return the new beat.
 
         Raises:
-            ConnectionLost: It was another one than this owner left: the database was put back, or
-                is a copy.
+            ConnectionLost: The beat is not the last one of this owner: the database was restored,
+                or is a copy.
         """
-        found = session.ask(_BEAT, [pack_value("integer", self.epoch)])
+        rows = session.ask(_BEAT, [pack_value("integer", self.epoch)])
         beat = self._beat + 1
-        if found != [(beat,)]:
-            now = f"is {found[0][0]} and not {beat}" if found else "is of another owner"
+        if rows != [(beat,)]:
+            reason = f"is {rows[0][0]} and not {beat}" if rows else "is of another owner"
             raise ConnectionLost(
-                f"the beat in {self._database.name} {now}: what it has is read anew"
+                f"the beat in {self._database.name} {reason}: its state is read again"
             )
         return beat
 
     @contextmanager
     def recovering(self, rows: PostgresRows) -> Iterator[None]:
-        """Let a transaction that reads much take its time; the beat goes on, in another session."""
+        """Remove the time limit of a long read; raise the beat in another session meanwhile."""
         beat_at = time.monotonic() + BEAT_EVERY
 
         def beat() -> None:
             nonlocal beat_at
             if time.monotonic() >= beat_at:
-                beside = self._connected()
-                beside.deadline = time.monotonic() + LOOK
-                with _no_room_is_away():
-                    self._beat = self._raise_beat(beside)
+                reader = self._connect_reader()
+                reader.deadline = time.monotonic() + LOOK_TIMEOUT
+                with _full_disk_as_lost():
+                    self._beat = self._raise_beat(reader)
                 beat_at = time.monotonic() + BEAT_EVERY
 
         rows.limit = None
-        rows.send(_IDLE_FOR, [b"60000"])
-        rows.pipeline.meanwhile = beat
+        rows.send(_SET_IDLE_TIMEOUT, [b"60000"])
+        rows.pipeline.while_reading = beat
         yield
-        rows.pipeline.meanwhile = None
-        rows.ask(_IDLE_FOR, [b"%d" % (IDLE * 1000)])
-        rows.limit = COMMIT
-        if self._looking is not None:
-            self._looking.close()
+        rows.pipeline.while_reading = None
+        rows.ask(_SET_IDLE_TIMEOUT, [b"%d" % (IDLE * 1000)])
+        rows.limit = COMMIT_TIMEOUT
+        if self._reader is not None:
+            self._reader.close()
 
     def release(self) -> None:
-        """Give the store up."""
+        """Release the lease."""
         if self.rows is not None and self.rows.pipeline.is_open:
             with suppress(StoreError, QueueFull):
-                self.rows.limit = RELEASE
+                self.rows.limit = RELEASE_TIMEOUT
                 self.rows.begin()
                 self.rows.send(_RELEASE)
                 self.rows.commit()
         self.drop()
 
-    def wait(self, seconds: float) -> None:
-        """Leave the store to another broker for some time: commits of this one have failed."""
+    def delay_claim(self, seconds: float) -> None:
+        """Do not claim the store for some time, because commits of this broker have failed."""
         self._claim_at = time.monotonic() + seconds
 
     def drop(self) -> None:
-        """Close the session of the last claim, which is not used any more. Idempotent."""
+        """Close the session of the last claim. Idempotent."""
         if self.rows is not None:
             self.rows.close()
             self.rows = None
-        self.gauges, self._gauges_due = {}, 0.0
+        self.gauges, self._gauges_at = {}, 0.0
 
     def close(self) -> None:
         """Close all sessions. Idempotent."""
-        self._upkeep.remember(now=True)
+        self._upkeep.save_seen(now=True)
         self.drop()
-        self._stop_waiting()
-        if self._looking is not None:
-            self._looking.close()
+        self._stop_lock_waiter()
+        if self._reader is not None:
+            self._reader.close()

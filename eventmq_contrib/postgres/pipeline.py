@@ -1,7 +1,7 @@
-"""Statements of one connection: collected, sent together, and answered in one trip.
+"""Pipeline: collects the statements of one connection and sends them in one round trip.
 
-psycopg's own cursors take 20 to 40 us a statement; what is here talks to libpq as psycopg shows it
-(`psycopg.pq`), in libpq's pipeline mode.
+psycopg's own cursors take 20 to 40 us per statement. This module calls libpq directly, through
+`psycopg.pq`, in libpq's pipeline mode.
 """
 
 from __future__ import annotations
@@ -15,81 +15,87 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 
 from eventmq.sdk import EventMQError, QueueFull, StoreError, Unknown
-from eventmq_contrib.postgres.connection import Away
+from eventmq_contrib.postgres.connection import DatabaseUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "CHUNK",
-    "Changed",
     "ConnectionLost",
-    "Denied",
-    "Locked",
+    "InvalidValue",
+    "LockTimeout",
+    "PermissionDenied",
     "Pipeline",
-    "Refused",
     "Rows",
-    "Taken",
+    "TableChanged",
+    "UniqueViolation",
 ]
 
-#: Rows that are taken off the connection at a time where they may be many.
+#: Number of rows that a stream reads from the connection at once.
 CHUNK = 1000
 
-#: The version of libpq that can do that; with an earlier one all are read at once.
+#: The first version of libpq that can do that; with earlier ones all rows are read at once.
 _CHUNKED = 170_000
 
 _STATUS = pq.ExecStatus
 
 _FAILED = {_STATUS.FATAL_ERROR, _STATUS.BAD_RESPONSE}
 
-#: Classes of errors after which the connection is given up and the state read anew: the server
-#: shuts down, is not the primary, or has no memory or connection left; the statement was cancelled,
-#: or the transaction was rolled back for a deadlock.
-_AWAY = ("57P", "57014", "25006", "25P03", "08", "53", "40")
+#: Prefixes of SQLSTATEs after which the connection is closed and the state is read again: the
+#: server shuts down, is not the primary, or is out of memory or connections; the statement was
+#: cancelled; the transaction was rolled back because of a deadlock.
+_UNAVAILABLE = ("57P", "57014", "25006", "25P03", "08", "53", "40")
 
-#: Classes of errors over what a statement says: a value is out of range, or of another form, breaks
-#: a constraint, or is beyond a limit of the server.
-_REFUSED = ("22", "23", "54")
+#: Prefixes of SQLSTATEs about values: a value is out of range or malformed, violates a constraint,
+#: or exceeds a limit of the server.
+_INVALID_VALUE = ("22", "23", "54")
 
-_UNIQUE, _DISK_FULL, _LOCK, _OTHER_TYPE, _DENIED = "23505", "53100", "55P03", "42804", "42501"
+_UNIQUE_VIOLATION, _DISK_FULL, _LOCK_TIMEOUT, _TYPE_MISMATCH, _PERMISSION_DENIED = (
+    "23505",
+    "53100",
+    "55P03",
+    "42804",
+    "42501",
+)
 
-#: Seconds of silence after which a server is given up that may take its time.
-SILENCE = 60.0
+#: Seconds without an answer after which the connection is closed if there is no deadline.
+SILENCE_TIMEOUT = 60.0
 
-#: Seconds of silence after which `Pipeline.meanwhile` is called.
-MEANWHILE = 0.5
-
-
-class ConnectionLost(Away, Unknown):
-    """The connection was lost, so that what was not committed is not stored."""
+#: Seconds of waiting after which `Pipeline.while_reading` is called.
+CALL_EVERY = 0.5
 
 
-class Refused(StoreError):
+class ConnectionLost(DatabaseUnavailable, Unknown):
+    """The connection was lost; a transaction that was not committed is not stored."""
+
+
+class InvalidValue(StoreError):
     """The server cannot keep a value."""
 
 
-class Taken(Refused):
-    """A key of a row that was inserted is taken."""
+class UniqueViolation(InvalidValue):
+    """An inserted row has a key that another row has."""
 
 
-class Changed(ConnectionLost):
-    """A table was changed by a later release since this session has read which columns it has."""
+class TableChanged(ConnectionLost):
+    """A later release changed a table after this session read its columns."""
 
 
-class Locked(StoreError):
-    """Another transaction had a row for longer than this one waits."""
+class LockTimeout(StoreError):
+    """Another transaction held a lock for longer than the lock timeout."""
 
 
-class Denied(StoreError):
-    """The user lacks a right."""
+class PermissionDenied(StoreError):
+    """The database user lacks a privilege."""
 
 
 class Pipeline:
-    """Sends statements over a connection, which it has for itself. One thread.
+    """Sends statements over a connection, which nothing else uses. Used by one thread.
 
     Args:
-        connection: Open, in no transaction. It is closed where it fails.
-        name: Of the database, for errors.
+        connection: An open connection without a transaction. It is closed when it fails.
+        name: Name of the database, for errors.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], name: str) -> None:
@@ -100,24 +106,24 @@ class Pipeline:
         self._read, self._write = select.poll(), select.poll()
         self._read.register(self._pg.socket, select.POLLIN)
         self._write.register(self._pg.socket, select.POLLIN | select.POLLOUT)
-        #: Text of a statement -> its name in the session.
+        #: Text of a prepared statement -> its name in the session.
         self._names: dict[str, bytes] = {}
-        #: Texts of those that the server has not confirmed yet.
-        self._fresh: list[str] = []
-        self._made = 0
-        #: Of each statement that was sent since the last trip: what looks at its result.
+        #: Texts of prepared statements that the server has not confirmed yet.
+        self._unconfirmed: list[str] = []
+        self._prepared = 0
+        #: Handler of the result of each statement that was sent since the last trip.
         self._sent: list[Callable[[pq.abc.PGresult], Any] | None] = []
-        #: Rows that a `stream` has not taken off the connection yet.
+        #: The `stream` whose rows are not all read from the connection yet.
         self._stream: Rows | None = None
-        #: Monotonic time at which waiting ends; None: after so much silence.
+        #: Monotonic time at which waiting ends; None for `SILENCE_TIMEOUT` after the last answer.
         self.deadline: float | None = None
-        #: Called with each result that has rows, and in silences, where reading takes long.
-        self.meanwhile: Callable[[], None] | None = None
-        #: Warnings of the server, beside what it answers.
+        #: Called during long reads: at each result with rows, and every `CALL_EVERY` of waiting.
+        self.while_reading: Callable[[], None] | None = None
+        #: Warnings that the server has sent.
         self.warnings: list[str] = []
-        connection.add_notice_handler(self._noted)
+        connection.add_notice_handler(self._record_notice)
 
-    def _noted(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+    def _record_notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.severity_nonlocalized == "WARNING":
             self.warnings.append(diagnostic.message_primary or "")
 
@@ -135,39 +141,39 @@ class Pipeline:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether one was begun, as far as the server has said."""
+        """Whether a transaction was begun, by the last answer of the server."""
         return self._pg.transaction_status != pq.TransactionStatus.IDLE
 
     def send(
-        self, sql: str, values: Sequence[bytes] = (), look: Callable[[Any], Any] | None = None
+        self, sql: str, values: Sequence[bytes] = (), handle: Callable[[Any], Any] | None = None
     ) -> None:
-        """Send a statement, at the latest with the next trip.
+        """Send a statement; it reaches the server with the next `trip` at the latest.
 
         Args:
-            sql: With parameters ``$1``. It is prepared, and remembered.
-            values: In binary format.
-            look: Called with the result; it may raise.
+            sql: The statement, with parameters ``$1``. It is prepared once per session.
+            values: The parameters, in binary format.
+            handle: Called with the result; may raise.
         """
-        self._settle()
+        self._buffer_stream()
         try:
             name = self._names.get(sql) or self._prepare(sql)
             self._pg.send_query_prepared(name, values, [1] * len(values), 1)
         except psycopg.Error as error:
             raise self._lost(error) from error
-        self._sent.append(look)
+        self._sent.append(handle)
 
     def _prepare(self, sql: str) -> bytes:
-        self._made += 1
-        name = b"s%d" % self._made
+        self._prepared += 1
+        name = b"s%d" % self._prepared
         self._pg.send_prepare(name, sql.encode())
         self._sent.append(None)
         self._names[sql] = name
-        self._fresh.append(sql)
+        self._unconfirmed.append(sql)
         return name
 
     def send_once(self, sql: str) -> None:
-        """Send a statement that is not sent again, without parameters."""
-        self._settle()
+        """Send a statement without parameters that is not worth preparing."""
+        self._buffer_stream()
         try:
             self._pg.send_query_params(sql.encode(), None, result_format=1)
         except psycopg.Error as error:
@@ -175,23 +181,23 @@ class Pipeline:
         self._sent.append(None)
 
     def forget(self, word: str) -> None:
-        """Drop the prepared statements whose text has this in it."""
+        """Deallocate the prepared statements whose text contains a word."""
         for sql in [sql for sql in self._names if word in sql]:
             self.send_once(f"DEALLOCATE {self._names.pop(sql).decode()}")
 
     def ask(self, sql: str, values: Sequence[bytes] = ()) -> list[tuple[Any, ...]]:
-        """Send a statement, and what was sent before; return its rows."""
+        """Send a statement and make a trip; return the rows of the statement."""
         rows: list[tuple[Any, ...]] = []
         self.send(sql, values, lambda result: rows.extend(self.rows(result)))
         self.trip()
         return rows
 
     def stream(self, sql: str, values: Sequence[bytes] = ()) -> Iterator[tuple[Any, ...]]:
-        """Return the rows of a statement, which are taken off the connection as they are read.
+        """Return an iterator over the rows of a statement, which reads them from the connection.
 
-        What is used in between reads the rest first, into memory.
+        If another method is used before its end, the remaining rows are read into memory first.
         """
-        self._settle()
+        self._buffer_stream()
         try:
             name = self._names.get(sql) or self._prepare(sql)
             if self._sent:
@@ -216,75 +222,77 @@ class Pipeline:
         if error is not None:
             raise error
 
-    def _settle(self) -> None:
+    def _buffer_stream(self) -> None:
         if self._stream is not None:
             self._stream.buffer()
 
     # Trips
 
     def trip(self) -> None:
-        """Send what was not sent yet, wait for all results and have them looked at.
+        """Send all statements, wait for their results and call their handlers.
 
         Raises:
             ConnectionLost: The connection was lost.
             StoreError: A statement failed; those after it were not carried out.
         """
-        self._settle()
-        looks, self._sent = self._sent, []
+        self._buffer_stream()
+        handlers, self._sent = self._sent, []
         self._sync()
         error: Exception | None = None
-        place = 0
+        number = 0
         try:
             while (result := self._next()) is None or result.status != _STATUS.PIPELINE_SYNC:
                 if result is None:
-                    place += 1
+                    number += 1
                 elif error is None:
-                    # Behind them all may come that the session was ended.
-                    error = self._seen(result, looks[place] if place < len(looks) else None)
+                    # Read on after an error: the server may also report that it ended the session.
+                    error = self._handle(
+                        result, handlers[number] if number < len(handlers) else None
+                    )
         except ConnectionLost as lost:
             error = error or lost
         if error is not None:
-            self._drop_fresh()
+            self._drop_unconfirmed()
             raise error
-        self._fresh.clear()
+        self._unconfirmed.clear()
 
-    def _seen(self, result: Any, look: Callable[[Any], Any] | None) -> Exception | None:
-        """Return what is wrong with a result, None if it is right."""
+    def _handle(self, result: Any, handle: Callable[[Any], Any] | None) -> Exception | None:
+        """Call the handler of a result; return the error of the result or handler, else None."""
         if result.status in _FAILED:
             return self._error(result)
         try:
-            if look is not None:
-                look(result)
-        except Exception as error:  # noqa: BLE001 - raised when the other results were read
+            if handle is not None:
+                handle(result)
+        except Exception as error:  # noqa: BLE001 - raised after all results are read
             return error
         return None
 
-    def give_up(self) -> None:
-        """Wait for what was sent, whatever comes of it.
+    def discard_results(self) -> None:
+        """Wait for the results of all statements that were sent, and ignore them.
 
         Raises:
             ConnectionLost: The connection was lost.
         """
-        self._settle()
+        self._buffer_stream()
         if self._sent:
             self._sent = []
             self._sync()
             while (result := self._next()) is None or result.status != _STATUS.PIPELINE_SYNC:
                 pass
-            self._drop_fresh()
+            self._drop_unconfirmed()
 
-    def _drop_fresh(self) -> None:
-        """Forget statements that may not be prepared, as one before them failed."""
-        for sql in self._fresh:
+    def _drop_unconfirmed(self) -> None:
+        """Forget statements that may not be prepared, because an earlier statement failed."""
+        for sql in self._unconfirmed:
             self._names.pop(sql, None)
-        self._fresh.clear()
+        self._unconfirmed.clear()
 
     def close(self) -> None:
-        """Close the connection; again it does nothing."""
+        """Close the connection. Idempotent."""
         self._connection.close()
 
     def _sync(self) -> None:
-        """Send all, and let the server answer."""
+        """Flush all statements, and request their results from the server."""
         pg = self._pg
         try:
             pg.pipeline_sync()
@@ -295,7 +303,7 @@ class Pipeline:
             raise self._lost(error) from error
 
     def _next(self) -> Any:
-        """Return the next result; None ends those of a statement."""
+        """Return the next result; None after the last result of a statement."""
         pg = self._pg
         try:
             while pg.is_busy():
@@ -310,26 +318,26 @@ class Pipeline:
 
     def _wait(self, poll: select.poll) -> None:
         now = time.monotonic()
-        end = now + SILENCE if self.deadline is None else self.deadline
+        end = now + SILENCE_TIMEOUT if self.deadline is None else self.deadline
         try:
             while end > now:
-                step = end - now if self.meanwhile is None else min(end - now, MEANWHILE)
+                step = end - now if self.while_reading is None else min(end - now, CALL_EVERY)
                 if poll.poll(step * 1000):
                     return
-                if self.meanwhile is not None:
-                    self.meanwhile()
+                if self.while_reading is not None:
+                    self.while_reading()
                 now = time.monotonic()
             raise psycopg.OperationalError("it did not answer in time")
         except BaseException:
-            self._connection.close()  # what it was about to say belongs to nothing any more
+            self._connection.close()  # a late answer must not be read as that of a later statement
             raise
 
     # Results
 
     def rows(self, result: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a result."""
-        if self.meanwhile is not None:
-            self.meanwhile()
+        if self.while_reading is not None:
+            self.while_reading()
         transformer = Transformer(self._connection)
         transformer.set_pgresult(result)
         return transformer.load_rows(0, result.ntuples, tuple)
@@ -340,31 +348,33 @@ class Pipeline:
         return ConnectionLost(f"the connection to {self.name} was lost: {reason}")
 
     def _error(self, result: Any) -> EventMQError:
-        """Return the error of a result, without the values that its details may show."""
+        """Return the error in a result, without its DETAIL, which may show values of rows."""
         code, text = (
             (result.error_field(field) or b"").decode(errors="replace")
             for field in (pq.DiagnosticField.SQLSTATE, pq.DiagnosticField.MESSAGE_PRIMARY)
         )
         message = f"{self.name}: {text or result.error_message.decode(errors='replace').strip()}"
-        if code == _UNIQUE:
-            return Taken(message)
-        if code == _LOCK:
-            return Locked(message)
-        if code == _DENIED:
-            return Denied(message)
+        if code == _UNIQUE_VIOLATION:
+            return UniqueViolation(message)
+        if code == _LOCK_TIMEOUT:
+            return LockTimeout(message)
+        if code == _PERMISSION_DENIED:
+            return PermissionDenied(message)
         if code == _DISK_FULL:
             return QueueFull(f"the disk of the database is full: {message}")
-        if code == _OTHER_TYPE:
-            return Changed(message)
-        if code.startswith(_REFUSED):
-            return Refused(message)
+        if code == _TYPE_MISMATCH:
+            return TableChanged(message)
+        if code.startswith(_INVALID_VALUE):
+            return InvalidValue(message)
         return (
-            ConnectionLost(message) if not code or code.startswith(_AWAY) else StoreError(message)
+            ConnectionLost(message)
+            if not code or code.startswith(_UNAVAILABLE)
+            else StoreError(message)
         )
 
 
 class Rows:
-    """Rows of one statement; an iterator that may be closed before its end."""
+    """Iterator over the rows of one statement; it may be closed before its end."""
 
     def __init__(self, chunks: Iterator[list[tuple[Any, ...]]]) -> None:
         self._chunks = chunks
@@ -379,12 +389,12 @@ class Rows:
         return self._rows.pop()
 
     def buffer(self) -> None:
-        """Take the rest off the connection."""
+        """Read the remaining rows from the connection into memory."""
         rest = [row for chunk in self._chunks for row in chunk]
         self._rows = rest[::-1] + self._rows
 
     def close(self) -> None:
-        """Drop what was not read."""
+        """Drop the remaining rows."""
         for _ in self._chunks:
             pass
         self._rows.clear()

@@ -1,8 +1,8 @@
-"""Rows as parameters of statements, in PostgreSQL's binary format.
+"""Records: packs rows as parameters of statements, in PostgreSQL's binary format.
 
-Many rows are one parameter, an array of the row type of their table, of which ``unnest`` makes rows
-again. That takes server and client two thirds of the time that an array for each column takes
-(measured with 17 columns), and no more than COPY, which would need a trip of its own.
+Many rows are packed as one parameter: an array of the row type of their table, which ``unnest``
+turns into rows. For server and client this takes two thirds of the time of one array per column
+(measured with 17 columns). It is not slower than COPY, which would need a round trip of its own.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
     from eventmq.engine import Column, Table
 
-__all__ = ["SQL_TYPES", "Records", "in_order", "pack_array", "pack_value"]
+__all__ = ["SQL_TYPES", "Records", "pack_array", "pack_value", "with_ordered_columns"]
 
 #: Type of a column -> its name in SQL.
 SQL_TYPES = {"text": "text", "integer": "int8", "real": "float8", "bytes": "bytea"}
 
-#: Its number in the catalog, the same in all databases.
+#: Type of a column -> its OID, the same in all databases.
 _OIDS = {"text": 25, "integer": 20, "real": 701, "bytes": 17}
 
-#: Bytes of rows that one statement gets at most, if they are several: it keeps them twice.
-MOST_BYTES = 32 * 1024 * 1024
+#: Maximum bytes of several rows in one statement, which keeps them in memory twice.
+MAX_BYTES = 32 * 1024 * 1024
 
-#: The head of an array: dimensions, whether there is a NULL, type, length, first index.
+#: Header of an array: dimensions, whether it has NULLs, type, length, first index.
 _ARRAY = Struct(">iiIii").pack
 
-#: What comes before a value in a row: type, length. NULL has the length -1.
+#: Header of a value in a row: type and length. NULL has the length -1.
 _VALUE = Struct(">Ii").pack
 
 _LENGTH = Struct(">i").pack
@@ -41,12 +41,12 @@ _PACK: dict[str, Callable[[Any], bytes]] = {
 
 
 def pack_value(kind: str, value: Any) -> bytes:
-    """Return a value of a type of column."""
+    """Return a packed value of a column type."""
     return _PACK[kind](value)
 
 
 def pack_array(kind: str, values: Sequence[Any]) -> bytes:
-    """Return an array of values of a type of column, none of them None."""
+    """Return a packed array of values of a column type; no value is None."""
     packed = list(map(_PACK[kind], values))
     pieces = chain.from_iterable(zip(map(_LENGTH, map(len, packed)), packed, strict=True))
     return _ARRAY(1, 0, _OIDS[kind], len(packed), 1) + b"".join(pieces)
@@ -56,20 +56,20 @@ def _is_fixed(column: Column) -> bool:
     return column.type in {"integer", "real"} and not column.null
 
 
-def in_order(table: Table) -> Table:
-    """Return a table as PostgreSQL has it: columns of a fixed length come first."""
+def with_ordered_columns(table: Table) -> Table:
+    """Return a table with its columns in the order for PostgreSQL: fixed lengths first."""
     return table._replace(columns=tuple(sorted(table.columns, key=lambda c: not _is_fixed(c))))
 
 
 class Records:
-    """Makes arrays of rows of a table.
+    """Packs rows of a table as arrays.
 
     Args:
-        table: As `in_order` returns it; of a period the template.
-        columns: What a row has; the others are NULL in the array.
-        oid: Number of the row type of the table.
-        names: The columns of that type, some of them of a later release.
-        types: Numbers of their types.
+        table: The table, as `with_ordered_columns` returns it; for a period, the template.
+        columns: Columns that the rows have; all others are NULL in the array.
+        oid: OID of the row type of the table.
+        names: Columns of the row type, which may include those of a later release.
+        types: OIDs of the types of these columns.
     """
 
     def __init__(
@@ -81,35 +81,36 @@ class Records:
         types: Sequence[int],
     ) -> None:
         self._oid = oid
-        places = {name: place for place, name in enumerate(columns)}
+        positions = {name: position for position, name in enumerate(columns)}
         declared = {column.name: column for column in table.columns}
-        #: Of a row without its values of other lengths.
+        #: Size of a row without its variable-length values.
         self._size = 4 + 8 * len(names)
-        #: The values of other lengths: place, how they are packed, whether they may be None.
-        self._others: list[tuple[int, Callable[[Any], bytes], bool]] = []
-        #: Head before each of these, and at the end: how it is packed, of which constants and
-        #: places; the last one of the heads before is the length of the value.
-        self._heads: list[tuple[Callable[..., bytes], list[Any]]] = []
-        form: str = ">ii"
+        #: Variable-length values: position, packing function, and whether they may be None.
+        self._variable: list[tuple[int, Callable[[Any], bytes], bool]] = []
+        #: The bytes before each variable-length value, and after the last one: packing function,
+        #: and its arguments, which are constants or positions. The last argument, the length of the
+        #: value, is added later.
+        self._fixed: list[tuple[Callable[..., bytes], list[Any]]] = []
+        layout: str = ">ii"
         parts: list[Any] = []
         for name, kind in zip(names, types, strict=True):
-            if name not in places:
-                form, parts = form + "8s", [*parts, _VALUE(kind, -1)]
+            if name not in positions:
+                layout, parts = layout + "8s", [*parts, _VALUE(kind, -1)]
             elif _is_fixed(column := declared[name]):
-                form += "8s" + ("q" if column.type == "integer" else "d")
-                parts = [*parts, _VALUE(kind, 8), places[name]]
+                layout += "8s" + ("q" if column.type == "integer" else "d")
+                parts = [*parts, _VALUE(kind, 8), positions[name]]
                 self._size += 8
             else:
-                self._heads.append((Struct(form + "4si").pack, [*parts, _VALUE(kind, 0)[:4]]))
-                self._others.append((places[name], _PACK[column.type], column.null))
-                form, parts = ">", []
-        self._heads.append((Struct(form).pack, parts))
+                self._fixed.append((Struct(layout + "4si").pack, [*parts, _VALUE(kind, 0)[:4]]))
+                self._variable.append((positions[name], _PACK[column.type], column.null))
+                layout, parts = ">", []
+        self._fixed.append((Struct(layout).pack, parts))
         self._count = len(names)
 
     def arrays(self, rows: Sequence[tuple[Any, ...]]) -> Iterator[bytes]:
-        """Yield the rows as an array, or as several where they are long."""
+        """Yield the rows as one array, or as several if they exceed `MAX_BYTES`."""
         packed = self.array(rows)
-        if len(packed) <= MOST_BYTES or len(rows) == 1:
+        if len(packed) <= MAX_BYTES or len(rows) == 1:
             yield packed
             return
         half = len(rows) // 2
@@ -118,22 +119,22 @@ class Records:
 
     # hot loop: python -m benchmarks drain
     def array(self, rows: Sequence[tuple[Any, ...]]) -> bytes:
-        """Return the rows as an array: column by column, without a loop for each row."""
+        """Return the rows as an array; packs column by column, without a loop over rows."""
         columns = list(zip(*rows, strict=True))
         values: list[list[bytes]] = []
         lengths: list[list[int]] = []
-        for place, pack, null in self._others:
+        for position, pack, null in self._variable:
             if null:
-                column = [None if value is None else pack(value) for value in columns[place]]
+                column = [None if value is None else pack(value) for value in columns[position]]
                 lengths.append([-1 if value is None else len(value) for value in column])
                 values.append([value or b"" for value in column])
             else:
-                values.append(list(map(pack, columns[place])))
+                values.append(list(map(pack, columns[position])))
                 lengths.append(list(map(len, values[-1])))
         sizes = map(sum, zip(repeat(self._size), *(map(len, column) for column in values)))
         heads: list[Any] = [sizes if values else repeat(self._size, len(rows)), repeat(self._count)]
         pieces: list[Any] = []
-        for number, (pack_head, parts) in enumerate(self._heads):
+        for number, (pack_head, parts) in enumerate(self._fixed):
             heads += [repeat(p) if type(p) is bytes else columns[p] for p in parts]
             if number < len(values):
                 pieces += [map(pack_head, *heads, lengths[number]), values[number]]

@@ -1,9 +1,11 @@
-"""Result backend ``postgresql``: results in a table that workers and clients of all hosts share.
+"""Result backend ``postgresql``: keeps results in a table that all workers and clients share.
 
-The broker's keys do not protect them: whoever may read the table can read every result in it.
+The broker's keys do not protect them: any database user who can read the table can read all
+results.
 
-A result is over when both the database's clock and that of the machine say so: neither a database
-nor a machine whose clock was set makes results go early. What is over goes while others are put.
+A result has expired when it has expired by the clock of the database and by that of the machine, so
+that setting one of these clocks does not delete results early. Expired results are deleted when
+others are stored.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ import psycopg
 from psycopg.errors import ReadOnlySqlTransaction, UndefinedTable
 
 from eventmq.sdk import ResultTooLarge, ResultUnavailable, StoreError
-from eventmq_contrib.postgres.connection import Away, connect, describe, making_tables
+from eventmq_contrib.postgres.connection import (
+    DatabaseUnavailable,
+    connect,
+    describe,
+    making_tables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,17 +44,17 @@ logger = logging.getLogger(__name__)
 #: The comment of the table, which marks it as ours.
 VERSION = "results of EventMQ, version 1"
 
-#: Seconds between two looks for results whose time is up.
-EVERY = 30.0
+#: Seconds between two searches for expired results.
+PRUNE_EVERY = 30.0
 
-#: Results that one statement forgets at most.
+#: Maximum number of results that one statement deletes.
 SLICE = 500
 
-#: Seconds that a result is kept at most: PostgreSQL's timestamps end.
-LONGEST = 100 * 365 * 86_400.0
+#: Maximum seconds for which a result is kept, as timestamps of PostgreSQL are limited.
+MAX_TTL = 100 * 365 * 86_400.0
 
-#: Seconds before the second attempt; twice as many before each further one, up to the most.
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+#: Seconds before the second attempt, doubled before each further one, and their maximum.
+FIRST_PAUSE, MAX_PAUSE = 0.1, 2.0
 
 _FIND = """SELECT to_regclass('backend_results')::oid,
     obj_description(to_regclass('backend_results'), 'pg_class')"""
@@ -66,8 +73,8 @@ ON CONFLICT (id) DO UPDATE SET until = excluded.until, data = excluded.data"""
 _GET = """SELECT data FROM backend_results
 WHERE id = %s AND until > least(clock_timestamp(), to_timestamp(%s))"""
 
-#: Each row by one process: others do not wait for it.
-_FORGET = """DELETE FROM backend_results WHERE id IN (SELECT id FROM backend_results
+#: Rows that another process is deleting are skipped.
+_DELETE_EXPIRED = """DELETE FROM backend_results WHERE id IN (SELECT id FROM backend_results
 WHERE until <= least(clock_timestamp(), to_timestamp(%s))
 ORDER BY until LIMIT %s FOR UPDATE SKIP LOCKED)"""
 
@@ -75,10 +82,10 @@ T = TypeVar("T")
 
 
 class _Pool:
-    """Connections of one process: they must not be carried over a fork. Thread-safe.
+    """Connections of one process, which must not be used after a fork. Thread-safe.
 
     Attributes:
-        free: As many as may be in use.
+        free: Number of connections that may still be used.
     """
 
     def __init__(self, free: threading.Semaphore) -> None:
@@ -87,19 +94,19 @@ class _Pool:
         self._closed = False
 
     def take(self) -> Connection | None:
-        """Return a connection that is idle, None if there is none."""
+        """Return an idle connection, None if there is none."""
         with suppress(IndexError):
             return self._idle.pop()
         return None
 
-    def give(self, connection: Connection) -> None:
-        """Keep a connection for the next user."""
+    def put_back(self, connection: Connection) -> None:
+        """Keep a connection for later use."""
         self._idle.append(connection)
-        if self._closed:  # in the meantime
+        if self._closed:  # while the connection was in use
             self.close()
 
     def close(self, *, forever: bool = False) -> None:
-        """Close the idle connections, and with ``forever`` those that come back."""
+        """Close the idle connections; with ``forever``, also those that are put back later."""
         self._closed |= forever
         while (connection := self.take()) is not None:
             connection.close()
@@ -109,13 +116,13 @@ class PostgresResults:
     """A `ResultBackend` in PostgreSQL. Connects at the first use, in each process.
 
     Args:
-        database: Where the table is.
+        database: The database of the table.
         clock: Reads time.
-        durable: A result is on the database's disk before its job has ended; else the last ones
-            may be lost with the server.
-        max_result: Bytes of one result.
-        connections: Of a process, at most; further threads wait for one.
-        timeout: Seconds that a call goes on while the database is away.
+        durable: Whether a result is on the database's disk before its job ends. If not, a crash of
+            the server may lose the last results.
+        max_result: Maximum bytes of one result.
+        connections: Maximum number of connections per process; further threads wait for one.
+        timeout: Seconds for which a call is retried while the database cannot be reached.
     """
 
     inline = False
@@ -137,16 +144,16 @@ class PostgresResults:
         self._max_result = max_result
         self._connections = connections
         self._timeout = timeout
-        self._look_at = 0.0
-        #: By process: connections that a forked child inherited are neither used nor closed there.
+        self._prune_at = 0.0
+        #: Process id -> pool; a forked child neither uses nor closes inherited connections.
         self._pools: dict[int, _Pool] = {}
 
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
         """Keep a result for ``ttl`` seconds; return its reference, made of the job's id.
 
         Raises:
-            ResultTooLarge: It is longer than ``max_result``.
-            ResultUnavailable: It cannot be written, or not in time.
+            ResultTooLarge: The result is longer than ``max_result``.
+            ResultUnavailable: The result cannot be written within the timeout.
         """
         if len(data) > self._max_result:
             raise ResultTooLarge(
@@ -156,7 +163,7 @@ class PostgresResults:
         _check_id(job_id)
 
         def write(connection: Connection) -> None:
-            values = (job_id, min(ttl, LONGEST), data)
+            values = (job_id, min(ttl, MAX_TTL), data)
             try:
                 connection.execute(_PUT, values)
             except UndefinedTable:
@@ -164,7 +171,7 @@ class PostgresResults:
                 connection.execute(_PUT, values)
 
         self._call("written", write)
-        if self._clock.monotonic() >= self._look_at:
+        if self._clock.monotonic() >= self._prune_at:
             self._prune()
         return job_id.encode()
 
@@ -172,48 +179,51 @@ class PostgresResults:
         """Return a result that is still kept.
 
         Raises:
-            ResultUnavailable: It is not, or cannot be read, or not in time.
+            ResultUnavailable: The result is not kept any more, or cannot be read within the
+                timeout.
         """
         try:
             job_id = reference.decode()
             _check_id(job_id)
         except (UnicodeDecodeError, ResultUnavailable) as error:
-            raise ResultUnavailable("the reference of the result is none of ours") from error
+            raise ResultUnavailable(
+                "the reference of the result is not one of this backend"
+            ) from error
 
         def read(connection: Connection) -> tuple[Any, ...] | None:
             with connection.cursor(binary=True) as cursor, suppress(UndefinedTable):
                 return cursor.execute(_GET, (job_id, self._clock.now())).fetchone()
             return None
 
-        found = self._call("read", read)
-        if found is None:
+        row = self._call("read", read)
+        if row is None:
             raise ResultUnavailable(
-                f"the result of job {job_id[:80]!r} is not among {self._where}, or no more"
+                f"the result of job {job_id[:80]!r} is not among {self._description}, or no more"
             )
-        return bytes(found[0])
+        return bytes(row[0])
 
     def close(self) -> None:
-        """Close the connections of this process. Idempotent; the next use makes new ones."""
+        """Close the connections of this process. Idempotent; the next use opens new ones."""
         pool = self._pools.pop(os.getpid(), None)
         if pool is not None:
             pool.close(forever=True)
 
     @property
-    def _where(self) -> str:
+    def _description(self) -> str:
         return f"the results in the schema {self._database.schema} of {self._database.name}"
 
     # The table
 
     def _make_table(self, connection: Connection) -> None:
         with making_tables(connection, self._database):
-            if not self._has_table(connection):  # others may have made it
+            if not self._has_table(connection):  # another process may have created it
                 connection.execute(_DDL)
 
     def _has_table(self, connection: Connection) -> bool:
-        """Return whether the table is there; raises `StoreError` if it is not ours."""
-        found = connection.execute(_FIND).fetchone()
-        assert found is not None  # noqa: S101 - it has one row
-        oid, comment = found
+        """Return whether the table exists; raises `StoreError` if it is not EventMQ's."""
+        row = connection.execute(_FIND).fetchone()
+        assert row is not None  # noqa: S101 - it has one row
+        oid, comment = row
         if oid is not None and comment != VERSION:
             raise StoreError(
                 f"it has a table backend_results that this EventMQ does not know ({comment!r} and "
@@ -222,61 +232,63 @@ class PostgresResults:
         return oid is not None
 
     def _prune(self) -> None:
-        """Forget some results that are over. What was put before is kept, whatever happens."""
+        """Delete some expired results; an error is only logged, as the new result is stored."""
         now = self._clock.monotonic()
-        self._look_at = now + EVERY  # of several threads one
+        self._prune_at = now + PRUNE_EVERY  # so that only one of several threads prunes
         try:
-            with self._lent(now + self._timeout) as connection:
-                count = connection.execute(_FORGET, (self._clock.now(), SLICE)).rowcount
+            with self._borrowed(now + self._timeout) as connection:
+                count = connection.execute(_DELETE_EXPIRED, (self._clock.now(), SLICE)).rowcount
         except (psycopg.Error, StoreError) as error:
-            logger.warning("%s cannot be removed: %s", self._where, describe(error))
+            logger.warning("%s cannot be removed: %s", self._description, describe(error))
         else:
             if count == SLICE:  # there may be more
-                self._look_at = now
+                self._prune_at = now
 
     # Connections
 
     def _call(self, done: str, work: Callable[[Connection], T]) -> T:
-        """Do something with a connection, again where it was lost, until the time is up.
+        """Call ``work`` with a connection; repeat it if the connection is lost, until the timeout.
 
-        So ``work`` may be done twice: of what was not answered no one knows whether it was done.
+        So ``work`` may be carried out twice, if the answer to the first call was lost.
         """
         end = self._clock.monotonic() + self._timeout
         pause = FIRST_PAUSE
         while True:
             try:
-                with self._lent(end) as connection:
+                with self._borrowed(end) as connection:
                     return work(connection)
-            except (Away, psycopg.OperationalError, ReadOnlySqlTransaction) as error:
-                left = end - self._clock.monotonic()
-                if left <= 0:
+            except (DatabaseUnavailable, psycopg.OperationalError, ReadOnlySqlTransaction) as error:
+                remaining = end - self._clock.monotonic()
+                if remaining <= 0:
                     raise self._failed(done, error) from error
-                logger.debug("%s: %s; trying again", self._where, describe(error))
-                time.sleep(min(pause * random.uniform(0.5, 1.0), left))
-                pause = min(2 * pause, LONGEST_PAUSE)
+                logger.debug("%s: %s; trying again", self._description, describe(error))
+                time.sleep(min(pause * random.uniform(0.5, 1.0), remaining))
+                pause = min(2 * pause, MAX_PAUSE)
             except (psycopg.Error, StoreError) as error:
                 raise self._failed(done, error) from error
 
     def _failed(self, done: str, error: Exception) -> ResultUnavailable:
-        return ResultUnavailable(f"{self._where} cannot be {done}: {describe(error)}")
+        return ResultUnavailable(f"{self._description} cannot be {done}: {describe(error)}")
 
     @contextmanager
-    def _lent(self, end: float) -> Iterator[Connection]:
-        """Yield a connection that no other thread uses. After an error it is closed."""
-        new = _Pool(threading.Semaphore(self._connections))
-        pool = self._pools.setdefault(os.getpid(), new)
+    def _borrowed(self, end: float) -> Iterator[Connection]:
+        """Yield a connection that no other thread uses; it is closed after an error."""
+        new_pool = _Pool(threading.Semaphore(self._connections))
+        pool = self._pools.setdefault(os.getpid(), new_pool)
         if not pool.free.acquire(timeout=max(end - self._clock.monotonic(), 0.0)):
-            raise Away(f"its option connections allows {self._connections}, and all are in use")
+            raise DatabaseUnavailable(
+                f"its option connections allows {self._connections}, and all are in use"
+            )
         try:
             connection = pool.take() or self._connect()
             try:
                 yield connection
             except BaseException:
-                if connection.closed:  # and so are the others, if the server was restarted
+                if connection.closed:  # the server may have restarted, and closed all others too
                     pool.close()
                 connection.close()
                 raise
-            pool.give(connection)
+            pool.put_back(connection)
         finally:
             pool.free.release()
 
@@ -291,6 +303,6 @@ class PostgresResults:
 
 
 def _check_id(job_id: str) -> None:
-    """Raise `ResultUnavailable` for what is no text of PostgreSQL's: NUL, or half a character."""
+    """Raise `ResultUnavailable` for an id that PostgreSQL cannot store: NUL or a surrogate."""
     if not job_id or "\0" in job_id or job_id.encode(errors="replace").decode() != job_id:
         raise ResultUnavailable(f"no job has the id {job_id[:80]!r}")

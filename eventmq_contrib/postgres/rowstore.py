@@ -1,10 +1,11 @@
-"""The store contract on PostgreSQL: see `eventmq.engine.RowStore`.
+"""Store contract on PostgreSQL: see `eventmq.engine.RowStore`.
 
-Writes are sent with the next read, or at the commit; each is one statement, however many rows it
-has. A commit is two trips: all statements and the fence, whose answers are looked at, then COMMIT.
+Writes are sent with the next read or with the commit. Each write is one statement, whatever its
+number of rows. A commit takes two round trips: the first sends all statements and the fence and
+checks their results, the second sends COMMIT.
 """
 
-# ruff: noqa: S608 - the texts have names of tables and columns that are declared
+# ruff: noqa: S608 - the statements are built from declared names of tables and columns
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from eventmq.sdk import Fenced, StoreError, Unknown
 from eventmq_contrib.postgres.connection import IDLE, connect
 from eventmq_contrib.postgres.pipeline import (
     CHUNK,
-    Changed,
     ConnectionLost,
-    Locked,
+    InvalidValue,
+    LockTimeout,
     Pipeline,
-    Refused,
     Rows,
-    Taken,
+    TableChanged,
+    UniqueViolation,
 )
 from eventmq_contrib.postgres.records import SQL_TYPES, Records, pack_array, pack_value
 from eventmq_contrib.postgres.tables import ALL_TABLES, QUEUE_STORE, VALUES
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresRows"]
 
-#: Settings of a session: each statement has an index that was made for it, whatever the statistics
-#: of a table say that was empty a minute ago.
+#: Settings of a session, which make the planner use the index that exists for each statement, even
+#: if the statistics are of a time when the table was empty.
 SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -53,12 +54,12 @@ SETTINGS = {
     "enable_mergejoin": "off",
 }
 
-#: Milliseconds that dropping a table waits for what vacuums the rest of it. For who reads it, such
-#: as a dump, it does not wait at all.
+#: Milliseconds for which dropping a table waits for a vacuum of its TOAST table. It does not wait
+#: for sessions that read the table, such as a dump.
 DROP_WAIT = 50
 
-#: Of each table its row type, and names and types of the columns that it has now: those of a later
-#: release among them.
+#: Selects for each table its row type, and names and types of its present columns, including those
+#: of a later release.
 _ROW_TYPES = """SELECT relname::text, reltype::int8, array_agg(attname::text ORDER BY attnum),
     array_agg(atttypid::int8 ORDER BY attnum)
     FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
@@ -75,14 +76,14 @@ class PostgresRows:
     """Rows of tables in a schema of a database.
 
     Args:
-        connection: Opened with `SETTINGS`, in no transaction; it is this object's from now on.
-        name: Of the database, for errors.
-        limit: Seconds that a transaction may take, None for any time.
+        connection: A connection with `SETTINGS`, without a transaction. This object owns it.
+        name: Name of the database, for errors.
+        limit: Maximum seconds of a transaction, None for no limit.
     """
 
-    #: As of `eventmq.engine.RowStore`.
+    #: See `eventmq.engine.RowStore`.
     refusals: tuple[type[Exception], ...] = (
-        Refused,
+        InvalidValue,
         OverflowError,
         StructError,
         UnicodeEncodeError,
@@ -92,23 +93,23 @@ class PostgresRows:
         self, connection: psycopg.Connection[Any], name: str, limit: float | None = None
     ) -> None:
         self.limit = limit
-        #: Statement and values that begin a transaction and return a row, which says that this
-        #: store may still be written; None without an owner.
+        #: First statement of each transaction, and its values. It returns a row if this broker may
+        #: still write the store. None if the store has no owner.
         self.fence: tuple[str, Sequence[bytes]] | None = None
-        #: Statement behind a COMMIT, and what raises where its result says that the commit is not
-        #: as durable as was promised; None without a promise.
-        self.promise: tuple[str, Callable[[Any], None]] | None = None
+        #: Statement after each COMMIT, and the handler of its result, which raises if the commit is
+        #: less durable than the settings require. None for no check.
+        self.commit_check: tuple[str, Callable[[Any], None]] | None = None
         self.pipeline = Pipeline(connection, name)
         self.schema = Schema(ALL_TABLES)
         self._statements = Statements(self.schema)
-        #: Table, or template -> number of its row type, names and types of its columns.
+        #: Table or template -> OID of its row type, names and type OIDs of its columns.
         self._row_types: dict[str, tuple[int, list[str], list[int]]] = {}
-        #: Sort of call -> what is sent for it.
+        #: Kind of call -> the statement for it, and what packs its parameters.
         self._texts: dict[Any, Any] = {}
         self._read_row_types()
         self._careful = True
-        #: Whether a transaction was begun, and whether the server knows of it.
-        self._begun = self._sent = False
+        #: Whether `begin` was called, and whether BEGIN was sent.
+        self._started = self._sent = False
 
     def _read_row_types(self) -> None:
         tables = pack_array("text", [table.name for table in self.schema.tables])
@@ -117,18 +118,18 @@ class PostgresRows:
         self._texts.clear()
 
     def close(self) -> None:
-        """Close the connection, which undoes a transaction."""
+        """Close the connection, which rolls back an open transaction."""
         self.pipeline.close()
 
     @classmethod
     def open(
         cls, database: Database, limit: float | None = None, layout: Layout = QUEUE_STORE
     ) -> PostgresRows:
-        """Connect to a database, and make the tables if it has none.
+        """Connect to a database, and create the tables if it has none.
 
         Raises:
-            Away: It cannot be reached.
-            StoreError: It must not be used; the message says why.
+            DatabaseUnavailable: The database cannot be reached.
+            StoreError: The database must not be used; the message says why.
         """
         connection = connect(database, "store", idle=IDLE, **SETTINGS)
         try:
@@ -141,21 +142,21 @@ class PostgresRows:
     # Transactions
 
     def begin(self, *, careful: bool = False) -> None:
-        """Begin a transaction, with its first statement."""
+        """Begin a transaction; BEGIN is sent with its first statement."""
         if not self._row_types:
             self._read_row_types()
-        self._begun, self._sent, self._careful = True, False, careful
+        self._started, self._sent, self._careful = True, False, careful
         limit = self.limit
         self.pipeline.deadline = None if limit is None else time.monotonic() + limit
 
     def commit(self) -> None:
-        """Send what is left and look at all answers; then commit.
+        """Send the collected statements, check all results, and then commit.
 
         Raises:
-            Mismatch: Something was not as supposed.
+            Mismatch: A result that was returned earlier was wrong.
             Fenced: Another broker owns the store.
-            Unknown: The connection was lost while it committed, or it may not be as durable as it
-                was promised.
+            Unknown: The connection was lost during the COMMIT, or the commit may be less durable
+                than the settings require.
             StoreError: Nothing was stored.
         """
         if self._sent:
@@ -163,58 +164,58 @@ class PostgresRows:
                 self._trip()
             pipeline = self.pipeline
             pipeline.warnings.clear()
-            pipeline.send("COMMIT", look=_committed)
-            if self.promise is not None:
-                pipeline.send(self.promise[0], look=self.promise[1])
+            pipeline.send("COMMIT", handle=_check_commit)
+            if self.commit_check is not None:
+                pipeline.send(self.commit_check[0], handle=self.commit_check[1])
             try:
                 pipeline.trip()
             except ConnectionLost as error:
                 raise Unknown(f"{error}; it was about to commit") from error
-            if pipeline.warnings:  # such as that it waited for the replica no more
+            if pipeline.warnings:  # such as that it did not wait for the replica
                 pipeline.close()
                 raise Unknown(f"{pipeline.name} has committed with: {pipeline.warnings[0]}")
-        self._begun = self._sent = False
+        self._started = self._sent = False
         self.pipeline.deadline = None
 
     def rollback(self) -> None:
-        """Undo a transaction."""
+        """Roll a transaction back."""
         if self._sent:
             try:
-                self.pipeline.give_up()
+                self.pipeline.discard_results()
                 self.pipeline.send("ROLLBACK")
                 self.pipeline.trip()
             except ConnectionLost:
-                self.pipeline.close()  # which undoes it as well
-        self._begun = self._sent = False
+                self.pipeline.close()  # the server rolls back
+        self._started = self._sent = False
         self.pipeline.deadline = None
 
     def send(
-        self, sql: str, values: Sequence[bytes] = (), look: Callable[[Any], Any] | None = None
+        self, sql: str, values: Sequence[bytes] = (), handle: Callable[[Any], Any] | None = None
     ) -> None:
         """Send a statement in the transaction; see `Pipeline.send`."""
-        self._open()
-        self.pipeline.send(sql, values, look)
+        self._send_begin()
+        self.pipeline.send(sql, values, handle)
 
-    def _open(self) -> None:
-        """Begin what was begun."""
-        if self._begun and not self._sent:
+    def _send_begin(self) -> None:
+        """Send BEGIN and the fence, if `begin` was called and they were not sent."""
+        if self._started and not self._sent:
             self._sent = True
             self.pipeline.send("BEGIN")
             if self.fence is not None:
-                self.pipeline.send(*self.fence, look=_owned)
+                self.pipeline.send(*self.fence, handle=_check_fence)
 
     def _trip(self) -> None:
         try:
             self.pipeline.trip()
-        except (Changed, Taken) as error:
-            if isinstance(error, Changed):
+        except (TableChanged, UniqueViolation) as error:
+            if isinstance(error, TableChanged):
                 self._row_types = {}
             if self._careful:
                 raise
             raise Mismatch(str(error)) from error
 
     def ask(self, sql: str, values: Sequence[bytes] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement."""
+        """Send a statement and make a trip; return the rows of the statement."""
         rows: list[tuple[Any, ...]] = []
         self.send(sql, values, partial(self._fill, rows))
         self._trip()
@@ -223,7 +224,7 @@ class PostgresRows:
     # Writing
 
     def _layout(self, table: str) -> str:
-        """Return the name of the table whose row type a table has."""
+        """Return the table whose row type the rows of a table have: itself or its template."""
         return table if table in self._row_types else table.rpartition("_")[0]
 
     def _records(self, table: str, columns: Sequence[str]) -> Records:
@@ -235,28 +236,30 @@ class PostgresRows:
 
     def _insertion(self, verb: str, table: str, columns: Sequence[str]) -> tuple[str, Records]:
         key = verb, table, *columns
-        found = self._texts.get(key)
-        if found is None:
+        cached = self._texts.get(key)
+        if cached is None:
             listed = names(columns)
             sql = (
                 f"INSERT INTO {quote(table)} ({listed}) SELECT {listed} FROM {self._source(table)}"
             )
-            of = self.schema.table(table)
+            declared = self.schema.table(table)
             if verb == "INSERT NEW":
                 returned = self._identity(table, columns)
                 sql += f" ON CONFLICT DO NOTHING RETURNING {names(returned)}"
             elif verb == "PUT":
-                others = [column.name for column in of.columns if column.name not in of.key]
-                given = {name: f"excluded.{quote(name)}" for name in columns}
+                others = [
+                    column.name for column in declared.columns if column.name not in declared.key
+                ]
+                new_values = {name: f"excluded.{quote(name)}" for name in columns}
                 values = ", ".join(
-                    f"{quote(name)} = {given.get(name, 'DEFAULT')}" for name in others
+                    f"{quote(name)} = {new_values.get(name, 'DEFAULT')}" for name in others
                 )
-                sql += f" ON CONFLICT ({names(of.key)}) DO UPDATE SET {values}"
-            found = self._texts[key] = sql, self._records(table, columns)
-        return found
+                sql += f" ON CONFLICT ({names(declared.key)}) DO UPDATE SET {values}"
+            cached = self._texts[key] = sql, self._records(table, columns)
+        return cached
 
     def insert(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows that are not there."""
+        """Insert rows that do not exist yet."""
         if rows:
             sql, records = self._insertion("INSERT", table, columns)
             for packed in records.arrays(rows):
@@ -265,7 +268,7 @@ class PostgresRows:
     def insert_new(
         self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
     ) -> list[int]:
-        """Insert rows that are not there; return the places of the others."""
+        """Insert rows that do not exist yet; return the positions of the others."""
         if not self._careful:
             self.insert(table, columns, rows)
             return []
@@ -273,25 +276,25 @@ class PostgresRows:
             return []
         sql, records = self._insertion("INSERT NEW", table, columns)
         key = _getter([columns.index(name) for name in self._identity(table, columns)])
-        made = {row for packed in records.arrays(rows) for row in self.ask(sql, [packed])}
+        inserted = {row for packed in records.arrays(rows) for row in self.ask(sql, [packed])}
         taken = []
-        for place, row in enumerate(rows):
-            if key(row) in made:
-                made.remove(key(row))
+        for position, row in enumerate(rows):
+            if key(row) in inserted:
+                inserted.remove(key(row))
             else:
-                taken.append(place)
+                taken.append(position)
         return taken
 
     def _identity(self, table: str, columns: Sequence[str]) -> Sequence[str]:
-        """Return the columns of rows that must not be those of another one, in any index."""
+        """Return the columns of the primary key and of all unique indexes."""
         declared = self.schema.table(table)
         unique = [declared.key, *(index.columns for index in declared.indexes if index.unique)]
         return [name for keys in unique for name in keys if name in columns]
 
     def put(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows, each in the place of the one that has its key."""
+        """Insert rows; each replaces the row with the same key."""
         if not self._careful and table not in self._row_types:
-            # Of a period, where they are mostly new: that takes two thirds of the time.
+            # Rows of a period are mostly new, and a plain INSERT takes two thirds of the time.
             self.insert(table, columns, rows)
         elif rows:
             sql, records = self._insertion("PUT", table, columns)
@@ -299,12 +302,12 @@ class PostgresRows:
                 self.send(sql, [packed])
 
     def update(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        """Change columns of rows."""
+        """Update columns of rows."""
         if not rows:
             return
         key = "UPDATE", table, *columns
-        found = self._texts.get(key)
-        if found is None:
+        cached = self._texts.get(key)
+        if cached is None:
             keys = self.schema.table(table).key
             values = ", ".join(f"{quote(name)} = v.{quote(name)}" for name in columns)
             is_key = " AND ".join(f"t.{quote(name)} = v.{quote(name)}" for name in keys)
@@ -312,8 +315,8 @@ class PostgresRows:
                 f"UPDATE {quote(table)} AS t SET {values} FROM {self._source(table)} AS v "
                 f"WHERE {is_key}"
             )
-            found = self._texts[key] = sql, self._records(table, [*columns, *keys])
-        sql, records = found
+            cached = self._texts[key] = sql, self._records(table, [*columns, *keys])
+        sql, records = cached
         for packed in records.arrays(rows):
             self.send(sql, [packed])
 
@@ -326,13 +329,14 @@ class PostgresRows:
     def _among(
         self, name: str, keys: Sequence[Any]
     ) -> tuple[str, Callable[[Sequence[Any]], bytes]]:
-        """Return the condition that the first columns of an index are one of some keys.
+        """Return the condition that the first columns of an index equal one of the keys.
 
-        And what makes its parameter of the keys.
+        Returns:
+            The condition, and the function that packs the keys as its parameter.
         """
         width = len(keys[0]) if type(keys[0]) is tuple else 0
-        found = self._texts.get(("AMONG", name, width))
-        if found is None:
+        cached = self._texts.get(("AMONG", name, width))
+        if cached is None:
             table, index = self.schema.index(name)
             columns = index.columns[: width or 1]
             listed = names(columns)
@@ -351,11 +355,11 @@ class PostgresRows:
 
             if index.where:
                 condition += f" AND {index.where}"
-            found = self._texts["AMONG", name, width] = condition, pack
-        return found
+            cached = self._texts["AMONG", name, width] = condition, pack
+        return cached
 
     def delete_runs(self, table: str, runs: Sequence[tuple[int, int]], expected: int) -> int:
-        """Delete rows by runs of their keys; return how many there were."""
+        """Delete rows by runs of keys; return the number of deleted rows."""
         if not runs:
             return 0
         one = len(runs) == 1
@@ -370,13 +374,13 @@ class PostgresRows:
         low, high = runs[0] if one else zip(*runs, strict=True)
         count = expected
 
-        def look(result: Any) -> None:
+        def handle(result: Any) -> None:
             nonlocal count
             count = result.command_tuples
             if count != expected and not self._careful:
-                raise Mismatch(f"{count} rows of {table} were deleted in the place of {expected}")
+                raise Mismatch(f"{count} rows of {table} were deleted instead of {expected}")
 
-        self.send(sql, [pack("integer", low), pack("integer", high)], look)
+        self.send(sql, [pack("integer", low), pack("integer", high)], handle)
         if self._careful:
             self._trip()
         return count
@@ -394,11 +398,11 @@ class PostgresRows:
         """Delete the rows of a scan."""
         bounds = len(gt), len(ge), len(lt), len(le)
         key = "RANGE", index, len(prefix), bounds
-        found = self._texts.get(key)
-        if found is None:
+        cached = self._texts.get(key)
+        if cached is None:
             text = self._statements.delete_range(index, len(prefix), bounds)
-            found = self._texts[key] = _numbered(text), self._kinds(index, len(prefix), bounds)
-        self.send(found[0], list(map(pack_value, found[1], (*prefix, *gt, *ge, *lt, *le))))
+            cached = self._texts[key] = _numbered(text), self._kinds(index, len(prefix), bounds)
+        self.send(cached[0], list(map(pack_value, cached[1], (*prefix, *gt, *ge, *lt, *le))))
 
     # Reading
 
@@ -423,10 +427,10 @@ class PostgresRows:
         return self.get_all([(table, columns, keys, by)])[0]
 
     def get_all(self, requests: Sequence[Request]) -> list[list[tuple[Any, ...]]]:
-        """Return what `get` returns for each request, in one trip."""
-        rows: list[list[tuple[Any, ...]]] = [[] for _ in requests]
-        asked = False
-        for found, (table, columns, keys, by) in zip(rows, requests, strict=True):
+        """Return what `get` returns for each request, in one round trip."""
+        results: list[list[tuple[Any, ...]]] = [[] for _ in requests]
+        sent = False
+        for rows, (table, columns, keys, by) in zip(results, requests, strict=True):
             if not keys:
                 continue
             condition, pack = self._among(by or table, keys)
@@ -436,11 +440,11 @@ class PostgresRows:
                 listed = self._statements.columns(self.schema.table(table), columns)
                 sql = f"SELECT {listed} FROM {quote(table)} WHERE {condition}"
                 self._texts[key] = sql
-            self.send(sql, [pack(keys)], partial(self._fill, found))
-            asked = True
-        if asked:
+            self.send(sql, [pack(keys)], partial(self._fill, rows))
+            sent = True
+        if sent:
             self._trip()
-        return rows
+        return results
 
     def _fill(self, rows: list[tuple[Any, ...]], result: Any) -> None:
         rows += self.pipeline.rows(result)
@@ -463,19 +467,19 @@ class PostgresRows:
         bounds = len(gt), len(ge), len(lt), len(le)
         limited = limit is not None
         key = "SCAN", index, len(prefix), bounds, limited, descending, *columns
-        found = self._texts.get(key)
-        if found is None:
+        cached = self._texts.get(key)
+        if cached is None:
             text = self._statements.scan(
                 index, columns, len(prefix), bounds, limited=limited, descending=descending
             )
             kinds = self._kinds(index, len(prefix), bounds, *(["integer"] * limited))
-            found = self._texts[key] = _numbered(text), kinds
-        sql, kinds = found
+            cached = self._texts[key] = _numbered(text), kinds
+        sql, kinds = cached
         values = (*prefix, *gt, *ge, *lt, *le)
         packed = list(map(pack_value, kinds, values if limit is None else (*values, limit)))
         if limit is not None and limit <= CHUNK:
             return Rows(iter([self.ask(sql, packed)]))
-        self._open()
+        self._send_begin()
         if self.pipeline.waiting:
             self._trip()
         return self.pipeline.stream(sql, packed)
@@ -505,10 +509,10 @@ class PostgresRows:
     def _heads(
         self, index: str, columns: Sequence[str], width: int, *, descending: bool
     ) -> tuple[str, list[str]]:
-        """Return the statement for the heads of prefixes of a width, and its types of values."""
+        """Return the statement for the heads of prefixes of a width, and its parameter types."""
         key = "HEADS", index, width, descending, *columns
-        found = self._texts.get(key)
-        if found is None:
+        cached = self._texts.get(key)
+        if cached is None:
             text = self._statements.scan(
                 index, columns, width, (0, 0, 0, 0), limited=False, descending=descending
             )
@@ -521,8 +525,8 @@ class PostgresRows:
                 f"SELECT p.place, h.* FROM unnest({arrays}) AS p(place{listed and ', '}{listed}) "
                 f"CROSS JOIN LATERAL ({text} LIMIT 1) AS h"
             )
-            found = self._texts[key] = sql, kinds
-        return found
+            cached = self._texts[key] = sql, kinds
+        return cached
 
     def _place(self, first: list[tuple[Any, ...] | None], result: Any) -> None:
         for place, *row in self.pipeline.rows(result):
@@ -539,11 +543,11 @@ class PostgresRows:
         lt: Sequence[Any] = (),
         le: Sequence[Any] = (),
     ) -> tuple[int, int]:
-        """Return how many rows a scan gives, and how many bytes some of their columns have."""
+        """Return the number of rows that a scan returns, and the total bytes of some columns."""
         bounds = len(gt), len(ge), len(lt), len(le)
         key = "MEASURE", index, len(prefix), bounds, *columns
-        found = self._texts.get(key)
-        if found is None:
+        cached = self._texts.get(key)
+        if cached is None:
             table, declared = self.schema.index(index)
             size = " + ".join(f"coalesce(octet_length({quote(name)}), 0)" for name in columns)
             where = self._statements.where(declared, len(prefix), bounds)
@@ -551,13 +555,13 @@ class PostgresRows:
                 f"SELECT count(*), coalesce(sum({size or '0'}), 0)::int8 FROM {quote(table.name)}"
                 f"{where}"
             )
-            found = self._texts[key] = _numbered(text), self._kinds(index, len(prefix), bounds)
-        values = map(pack_value, found[1], (*prefix, *gt, *ge, *lt, *le))
-        [(count, total)] = self.ask(found[0], list(values))
+            cached = self._texts[key] = _numbered(text), self._kinds(index, len(prefix), bounds)
+        values = map(pack_value, cached[1], (*prefix, *gt, *ge, *lt, *le))
+        [(count, total)] = self.ask(cached[0], list(values))
         return count, total
 
     def tally(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return the combinations of values of columns, with how many rows have each."""
+        """Return the combinations of values of columns, with the number of rows of each."""
         listed = names(columns)
         return self.ask(f"SELECT {listed}, count(*) FROM {quote(table)} GROUP BY {listed}")
 
@@ -590,16 +594,16 @@ class PostgresRows:
         return sorted(int(number) for number in numbers if number.isdigit())
 
     def make_period(self, table: str, number: int) -> None:
-        """Make the table of a period."""
-        self._open()
-        # As the template is by now, which a later release may have expanded.
+        """Create the table of a period."""
+        self._send_begin()
+        # LIKE includes the columns that a later release may have added to the template.
         name = quote(period_name(table, number))
         self.pipeline.send_once(
             f"CREATE TABLE IF NOT EXISTS {name} (LIKE {quote(table)} INCLUDING ALL)"
         )
 
     def drop_period(self, table: str, number: int) -> bool:
-        """Drop the table of a period, unless another session has it."""
+        """Drop the table of a period; return False if another session uses it."""
         name = quote(period_name(table, number))
         self.send("SAVEPOINT dropped")
         self.send(f"SET LOCAL lock_timeout = {DROP_WAIT}")
@@ -608,7 +612,7 @@ class PostgresRows:
         self.pipeline.send_once(f"DROP TABLE {name}")
         try:
             self._trip()
-        except Locked:
+        except LockTimeout:
             self.send("ROLLBACK TO SAVEPOINT dropped")
             return False
         self.send("SET LOCAL lock_timeout = 0")
@@ -618,24 +622,24 @@ class PostgresRows:
 
 
 def _numbered(text: str) -> str:
-    """Return a statement with ``$1`` in the place of the first ``?``."""
+    """Return a statement with ``$1``, ``$2`` ... in place of each ``?``."""
     head, *rest = text.split("?")
     return head + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
 
 
-def _getter(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """Return what takes some values out of a row."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    [place] = places
-    return lambda row: (row[place],)
+def _getter(positions: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return a function that returns the values of a row at some positions."""
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    [position] = positions
+    return lambda row: (row[position],)
 
 
-def _owned(result: Any) -> None:
+def _check_fence(result: Any) -> None:
     if not result.ntuples:
         raise Fenced("another broker owns the store by now: nothing of the batch was stored")
 
 
-def _committed(result: Any) -> None:
+def _check_commit(result: Any) -> None:
     if result.command_status != b"COMMIT":
         raise StoreError("the database rolled the batch back: nothing of it was stored")

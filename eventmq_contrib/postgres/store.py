@@ -1,4 +1,4 @@
-"""Queue store ``postgresql``: the engine on rows in PostgreSQL, owned by one broker at a time."""
+"""Queue store ``postgresql``: the engine on PostgreSQL, owned by one broker at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.engine import CannotUndo, Engine, check_expected
 from eventmq.sdk import EventMQError, Fenced, ProtocolError, QueueFull, StoreError, Unknown
-from eventmq_contrib.postgres.connection import Away
+from eventmq_contrib.postgres.connection import DatabaseUnavailable
 from eventmq_contrib.postgres.events import PostgresEventLogReader
 from eventmq_contrib.postgres.ownership import PostgresOwnership
 from eventmq_contrib.postgres.pipeline import ConnectionLost
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresStore"]
 
-#: Seconds that a broker waits at most before it claims a store again whose commits fail, and after
-#: which without such a failure it does not wait.
-PAUSE, CALM = 2.0, 10.0
+#: Maximum seconds for which a broker waits before it claims a store again after failed commits, and
+#: seconds without a failure after which it does not wait any more.
+MAX_PAUSE, RESET_AFTER = 2.0, 10.0
 
 
 class PostgresStore:
     """A `QueueStore` in a schema of a database.
 
     Args:
-        database: Where the tables are.
+        database: The database of the tables.
         clock: Reads time.
-        upkeep: Of the store; None compares no settings.
-        expect_store: Id that the store must have; empty: any.
-        options: Those of `eventmq.engine.Engine`.
+        upkeep: Upkeep of the store; None to compare no settings.
+        expect_store: Id that the store must have; "" accepts any.
+        options: Options of `eventmq.engine.Engine`.
     """
 
     def __init__(
@@ -54,27 +54,27 @@ class PostgresStore:
         self.upkeep = upkeep or PostgresUpkeep(database, {})
         self.ownership = PostgresOwnership(database, self.upkeep)
         self._write_results: list[Sequence[Any] | Exception] = []
-        #: Why nothing is committed any more, before the store is claimed again.
+        #: Result of all commits until the store is claimed again; None if commits work.
         self._broken: Exception | None = None
-        #: Seconds that the last such failure was waited after, and when it is forgotten.
-        self._pause = self._calm_at = 0.0
+        #: Seconds of the wait after the last failure, and monotonic time at which it is reset.
+        self._pause = self._reset_at = 0.0
 
     @property
     def tools(self) -> PostgresTools:
-        """What checks the rows."""
-        from eventmq_contrib.postgres.tools import PostgresTools  # and SQLite with it
+        """Tools that check the rows."""
+        from eventmq_contrib.postgres.tools import PostgresTools  # imports SQLite
 
         return PostgresTools(self._database)
 
     def event_log(self) -> PostgresEventLogReader:
-        """Return a reader of the events, on a connection of its own."""
+        """Return a reader of the events, with its own connection."""
         return PostgresEventLogReader(self._database)
 
     def open(self) -> Any:
-        """Read what is stored, on the session of the claim that succeeded last.
+        """Read the stored state, on the session of the last successful claim.
 
         Raises:
-            ConnectionLost: That session has ended: claim again.
+            ConnectionLost: That session has ended: claim the store again.
             StoreError: The store is not the expected one, or is damaged.
         """
         rows = self.ownership.rows
@@ -89,7 +89,7 @@ class PostgresStore:
         except ProtocolError as error:
             rows.rollback()
             raise StoreError(f"the store in {self._name} is damaged: {error}") from error
-        except Away as error:  # also of the session that beats beside it
+        except DatabaseUnavailable as error:  # may also be from the session that raises the beat
             rows.rollback()
             raise ConnectionLost(str(error)) from error
         except BaseException:
@@ -97,7 +97,7 @@ class PostgresStore:
             raise
 
     def submit(self, batch: Sequence[Any]) -> None:
-        """Commit a batch; it has ended when this returns."""
+        """Commit a batch; the commit has ended when this returns."""
         self._write_results.append(self._commit(batch))
 
     def _commit(self, batch: Sequence[Any]) -> Sequence[Any] | Exception:
@@ -111,25 +111,25 @@ class PostgresStore:
             self.ownership.drop()
             return error
         except CannotUndo as error:
-            self._broken = self._give_up(error.cause)
+            self._broken = self._connection_lost(error.cause)
             return self._broken
         except Exception as error:  # noqa: BLE001 - every failure is a result
-            return self._give_up(error)
+            return self._connection_lost(error)
 
-    def _give_up(self, cause: Exception) -> Unknown:
-        """Return what lets the broker claim the store and read it anew, after a failure.
+    def _connection_lost(self, cause: Exception) -> Unknown:
+        """Return the error after which the broker claims the store and reads its state again.
 
-        It may fail again, and so would another broker: each waits longer than the time before.
+        As the failure may repeat, on any broker, each time the wait before the claim gets longer.
         """
         if isinstance(cause, Unknown):
             return cause
         now = time.monotonic()
-        self._pause = min(PAUSE, 2.0 * self._pause + 0.1) if now < self._calm_at else 0.0
-        self._calm_at = now + self._pause + CALM
-        self.ownership.wait(self._pause)
+        self._pause = min(MAX_PAUSE, 2.0 * self._pause + 0.1) if now < self._reset_at else 0.0
+        self._reset_at = now + self._pause + RESET_AFTER
+        self.ownership.delay_claim(self._pause)
         kind = "" if isinstance(cause, EventMQError) else f"{type(cause).__name__}: "
         return ConnectionLost(
-            f"a batch was not stored, so what {self._name} has is read anew: {kind}{cause}"
+            f"a batch was not stored, so the state of {self._name} is read again: {kind}{cause}"
         )
 
     def finished(self) -> list[Sequence[Any] | Exception]:
@@ -138,14 +138,14 @@ class PostgresStore:
         return write_results
 
     def verify(self) -> None:
-        """Do nothing: the owner renews its lease."""
+        """Do nothing, since the owner renews its lease."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Return ``dead_rows`` and ``oldest_snapshot_seconds``, as of the last seconds."""
+        """Return the last measured ``dead_rows`` and ``oldest_snapshot_seconds``."""
         return self.ownership.gauges
 
     def fileno(self) -> int | None:
-        """Return None: nothing ever ends between two calls."""
+        """Return None: a commit never ends between two calls."""
         return None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The tables of a queue store in PostgreSQL: made of the engine's declarations."""
+"""Tables of queue and schedule stores in PostgreSQL, made from the engine's declarations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.engine import SCHEDULE_TABLES, TABLES, Column, Table, names, quote
-from eventmq_contrib.postgres.records import SQL_TYPES, in_order
+from eventmq_contrib.postgres.records import SQL_TYPES, with_ordered_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ __all__ = [
     "ALL_TABLES", "QUEUE_STORE", "SCHEDULE_STORE", "VALUES", "Layout", "Step", "definitions",
 ]  # fmt: skip
 
-#: Single values by name, each in the column of its type.
+#: Table of single values by name; each value is in the column of its type.
 VALUES = Table(
     "meta",
     (
@@ -25,32 +25,31 @@ VALUES = Table(
     ("name",), hot=True,
 )  # fmt: skip
 
-ALL_TABLES = tuple(map(in_order, (*TABLES, *SCHEDULE_TABLES, VALUES)))
+ALL_TABLES = tuple(map(with_ordered_columns, (*TABLES, *SCHEDULE_TABLES, VALUES)))
 
-#: Rows come and go all the time: room for new versions of a row in its page, and they are removed
-#: soon, however many there are, and quickly.
+#: Storage parameters of tables whose rows change all the time: pages keep space for new versions of
+#: their rows, and autovacuum removes old versions early and without delays.
 _HOT = """fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_scale_factor = 0.1,
     autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.1,
     toast.autovacuum_vacuum_scale_factor = 0.02, toast.autovacuum_vacuum_cost_delay = 0"""
 
-
-#: The lease says which broker owns the store, and is what commits are fenced by; its beat is in a
-#: row of its own, so that old versions of that don't lie in the way of commits.
+#: The lease names the broker that owns the store, and commits are fenced by it. The beat has a row
+#: of its own, so that commits do not have to skip its old versions.
 _LEASE = (
     """CREATE TABLE lease (id int8 PRIMARY KEY CHECK (id = 1), epoch int8 NOT NULL,
     owner text NOT NULL, address text NOT NULL, key text NOT NULL, backend text NOT NULL)""",
     "CREATE TABLE beats (id int8 PRIMARY KEY CHECK (id = 1), beat int8 NOT NULL)",
     "INSERT INTO lease VALUES (1, 0, '', '', '', '')",
     "INSERT INTO beats VALUES (1, 0)",
-    # Brokers tell peers which store it is before one of them has opened it.
+    # Standbys send peers the id of the store even before any broker has opened it.
     """INSERT INTO meta (name, text_value)
     VALUES ('store_id', left(replace(gen_random_uuid()::text, '-', ''), 16))""",
 )
 
 
 def definitions(table: Table) -> Iterator[str]:
-    """Yield the statements that make a table of `ALL_TABLES`, if it is not there."""
+    """Yield the statements that create a table of `ALL_TABLES` if it does not exist."""
     parts = []
     for column in table.columns:
         part = f"{quote(column.name)} {SQL_TYPES[column.type]}"
@@ -67,11 +66,11 @@ def definitions(table: Table) -> Iterator[str]:
         f"CREATE TABLE IF NOT EXISTS {quote(table.name)} "
         f"({', '.join(parts)}, PRIMARY KEY ({listed})){options}"
     )
-    # Bodies and results are not compressed: the time that it takes is worth more than the space.
-    stored = [column.name for column in table.columns if column.type == "bytes"]
-    if stored:
-        kept = ", ".join(f"ALTER {quote(name)} SET STORAGE EXTERNAL" for name in stored)
-        yield f"ALTER TABLE {quote(table.name)} {kept}"
+    # Bodies and results are not compressed, to save time at the cost of space.
+    byte_columns = [column.name for column in table.columns if column.type == "bytes"]
+    if byte_columns:
+        changes = ", ".join(f"ALTER {quote(name)} SET STORAGE EXTERNAL" for name in byte_columns)
+        yield f"ALTER TABLE {quote(table.name)} {changes}"
     for index in table.indexes:
         unique = "UNIQUE " if index.unique else ""
         where = f" WHERE {index.where}" if index.where else ""
@@ -83,28 +82,29 @@ def definitions(table: Table) -> Iterator[str]:
 
 
 class Step(NamedTuple):
-    """Leads from a version of tables to the next; between its two parts brokers of both run.
+    """Migration from one version of the tables to the next, in two parts.
 
-    Statements name the schema's tables without it. Each can be carried out again, and those of
-    `expand` add only: what a broker of the earlier version leaves out has a default or may be NULL,
-    and of what it needs nothing is gone. ``{outcomes}`` stands for that table and the one of each
-    period. An index is made CONCURRENTLY, as brokers write meanwhile.
+    Between the two parts, brokers of both versions can use the tables. The statements name tables
+    without the schema, and can be repeated. Those of `expand` only add: new columns have a default
+    or may be NULL, as brokers of the earlier version do not fill them, and everything that these
+    brokers need stays. ``{outcomes}`` stands for the template and for the table of each period.
+    Indexes must be created CONCURRENTLY, since brokers write meanwhile.
     """
 
-    #: `Layout.digest` of the version that it leads on from.
+    #: `Layout.digest` of the version that the step migrates from.
     digest: str
     expand: tuple[str, ...]
-    #: Removes what that version needed and the next does not.
+    #: Removes what only the earlier version needs.
     contract: tuple[str, ...] = ()
 
 
 class Layout(NamedTuple):
-    """The tables of a schema, one of which is `VALUES`."""
+    """All tables of a schema, one of which is `VALUES`."""
 
-    #: What they are, such as ``queue store``.
+    #: What the tables are for, such as ``queue store``.
     name: str
     tables: tuple[Table, ...]
-    #: Statements that make the rest.
+    #: Further statements that create the schema.
     rest: tuple[str, ...] = ()
     version: int = 1
     #: Version -> the step to the next. The first release has version 1, so there is none yet.
@@ -112,11 +112,13 @@ class Layout(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """A short hash of all definitions, which tells development versions apart."""
-        made = [statement for table in self.tables for statement in definitions(table)]
-        return hashlib.sha256("\n".join([*made, *self.rest]).encode()).hexdigest()[:16]
+        """A short hash of all definitions, which distinguishes development versions."""
+        statements = [statement for table in self.tables for statement in definitions(table)]
+        return hashlib.sha256("\n".join([*statements, *self.rest]).encode()).hexdigest()[:16]
 
 
 QUEUE_STORE = Layout("queue store", ALL_TABLES, _LEASE)
 
-SCHEDULE_STORE = Layout("schedule store", tuple(map(in_order, (*SCHEDULE_TABLES, VALUES))))
+SCHEDULE_STORE = Layout(
+    "schedule store", tuple(map(with_ordered_columns, (*SCHEDULE_TABLES, VALUES)))
+)

@@ -1,10 +1,10 @@
-"""Checks a store in PostgreSQL: the `eventmq.sdk.StoreTools` behind ``eventmq fsck --store URL``.
+"""Store tools: check a store in PostgreSQL, for ``eventmq fsck --store URL``.
 
-All rows are read in one snapshot, beside brokers that write, and are held against the rules of a
-sound store. Files, pages and their checksums are the server's own matter.
+All rows are read in one snapshot, while brokers may write, and checked against the rules of a sound
+store. The server itself checks files, pages and their checksums.
 """
 
-# ruff: noqa: S608 - the texts are put together of names that are declared or come from the catalog
+# ruff: noqa: S608 - the statements are built from names that are declared or in the catalog
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresTools"]
 
-#: Rows that are in memory at once, and bytes after which a portion of them ends.
+#: Maximum number of rows in memory at once, and bytes after which a portion of rows ends.
 PORTION, PORTION_BYTES = 1000, 8 * 1024 * 1024
 
-#: Seconds that a snapshot may wait for what is done with the rows of it.
+#: Seconds for which the transaction may wait between reads, while rows are copied.
 IDLE = 60.0
 
-#: All statements see the same rows.
+#: Isolation level in which all statements see the same rows.
 ISOLATION = psycopg.IsolationLevel.REPEATABLE_READ
 
-#: How often the tables are listed anew, when one of a period was dropped meanwhile.
+#: Number of attempts to list the tables, if one of a period is dropped before it is locked.
 TRIES = 5
 
-#: Milliseconds that the reader waits for a change of a table, which is rare and quick.
+#: Milliseconds for which the reader waits for a change of a table.
 LOCK_TIMEOUT = 10_000
 
 _RESTORE = (
@@ -54,7 +54,7 @@ _RESTORE = (
     "eventmq store accept-restore --store URL"
 )
 
-_HELPS = f"correct the rows by SQL while no broker runs, or {_RESTORE}"
+_REMEDY = f"correct the rows by SQL while no broker runs, or {_RESTORE}"
 
 _PERIODS = """SELECT relname::text FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
@@ -63,73 +63,73 @@ _PERIODS = """SELECT relname::text FROM pg_class
 _INDEXES = """SELECT c.relname::text FROM pg_index JOIN pg_class c ON c.oid = indexrelid
     WHERE c.relnamespace = current_schema()::regnamespace AND indisvalid AND indisready"""
 
-#: One row each, without which no broker claims the store.
-_SINGLE = ("lease", "beats")
+#: Tables that must have exactly one row, else no broker can claim the store.
+_SINGLE_ROW = ("lease", "beats")
 
 
 class _Unreadable(Exception):
-    """Not all rows can be read, so that nothing is known of what they mean together."""
+    """Some rows cannot be read, so the rules that relate rows cannot be checked."""
 
 
 class PostgresTools:
     """Checks the rows of a store in a schema of a database; see `eventmq.sdk.StoreTools`.
 
     Args:
-        database: Where the store is.
+        database: The database of the store.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._found: list[Finding] = []
+        self._findings: list[Finding] = []
 
     def check(self) -> list[Finding]:
         """See `StoreTools.check`."""
-        self._found = []
+        self._findings = []
         with closing(connect(self._database, "fsck", idle=IDLE)) as connection:
             try:
                 self._must_exist(connection)
                 prepare(connection, self._database)
                 connection.isolation_level = ISOLATION
                 connection.read_only = True
-                copied = check_copy(self._tables(connection), _HELPS)
+                copied = check_copy(self._tables(connection), _REMEDY)
             except _Unreadable:
                 copied = []
             except psycopg.Error as error:
-                raise StoreError(f"cannot read {self._where}: {describe(error)}") from error
-        return [*self._found, *copied]
+                raise StoreError(f"cannot read {self._description}: {describe(error)}") from error
+        return [*self._findings, *copied]
 
     @property
-    def _where(self) -> str:
+    def _description(self) -> str:
         return f"the store in the schema {self._database.schema} of {self._database.name}"
 
     def _must_exist(self, connection: Connection) -> None:
         if connection.execute("SELECT to_regclass(%s)", [VALUES.name]).fetchone() == (None,):
-            raise StoreError(f"{self._where} is not there: name the one of a broker")
+            raise StoreError(f"{self._description} does not exist: name the schema of a broker")
 
-    # What check_copy takes
+    # Tables for `check_copy`
 
     def _tables(self, connection: Connection) -> Iterator[RowsOf]:
-        """Yield the tables with their rows, in one transaction that ends behind the last."""
+        """Yield the tables with their rows, in one transaction that ends after the last row."""
         for tries_left in reversed(range(TRIES)):
             try:
                 with connection.transaction():
-                    tables = self._locked(connection)
+                    tables = self._lock_tables(connection)
                     self._check_indexes(connection)
                     yield self._values(connection)
                     for table in tables:
                         columns = [column.name for column in table.columns]
                         yield RowsOf(table.name, columns, self._rows(connection, table))
                 break
-            except psycopg.errors.UndefinedTable:  # one of a period, before it was locked
-                self._found.clear()
+            except psycopg.errors.UndefinedTable:  # a table was dropped before it was locked
+                self._findings.clear()
                 if not tries_left:
                     raise
-        connection.close()  # rows that are dead by now may go while the copy is looked at
-        if any(finding.check == "rows" for finding in self._found):
+        connection.close()  # end the snapshot before the copy is checked, so that vacuum can run
+        if any(finding.check == "rows" for finding in self._findings):
             raise _Unreadable
 
-    def _locked(self, connection: Connection) -> list[Table]:
-        """Return the tables of the snapshot, which nobody drops before it ends."""
+    def _lock_tables(self, connection: Connection) -> list[Table]:
+        """Return the tables of the snapshot, locked so that they are not dropped before it ends."""
         periods = [name for (name,) in connection.execute(_PERIODS)]
         tables = [table for table in ALL_TABLES if table.name != VALUES.name]
         [template] = [table for table in tables if table.periodic]
@@ -141,24 +141,26 @@ class PostgresTools:
         return tables
 
     def _values(self, connection: Connection) -> RowsOf:
-        """Return the single values; the epoch is that of the lease, which brokers claim by."""
+        """Return the single values; the epoch is the one in the lease, by which brokers claim."""
         listed = names([column.name for column in VALUES.columns])
         values = {}
-        for name, *kinds in connection.execute(f"SELECT {listed} FROM {VALUES.name}".encode()):
-            found = [value for value in kinds if value is not None]
-            if len(found) != 1:
-                self._add("meta", VALUES.name, f"the entry {name!r} has {len(found)} values")
-            values[name] = next(iter(found), None)
-        for name in _SINGLE:
+        for name, *candidates in connection.execute(f"SELECT {listed} FROM {VALUES.name}".encode()):
+            present = [value for value in candidates if value is not None]
+            if len(present) != 1:
+                self._add_finding(
+                    "meta", VALUES.name, f"the entry {name!r} has {len(present)} values"
+                )
+            values[name] = next(iter(present), None)
+        for name in _SINGLE_ROW:
             rows = connection.execute(f"SELECT * FROM {name}".encode()).fetchall()
             if len(rows) != 1:
-                self._add("lease", name, f"the table has {len(rows)} rows and not one")
+                self._add_finding("lease", name, f"the table has {len(rows)} rows and not one")
             elif name == "lease":
                 values["epoch"] = rows[0][1]
         return RowsOf(COPIED_VALUES, ("key", "value"), [list(values.items())])
 
     def _rows(self, connection: Connection, table: Table) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """Yield the rows of a table, in any order: the way over an index may miss some."""
+        """Yield the rows of a table in any order, without an index, which might miss some."""
         columns = names([column.name for column in table.columns])
         sql = f"COPY (SELECT {columns} FROM {quote(table.name)}) TO STDOUT (FORMAT BINARY)"
         try:
@@ -168,56 +170,58 @@ class PostgresTools:
             ):  # fmt: skip
                 copy.set_types([SQL_TYPES[column.type] for column in table.columns])
                 rows = copy.rows()
-                while portion := list(_some(rows)):
+                while portion := list(_next_portion(rows)):
                     yield portion
         except psycopg.Error as error:
             if connection.closed:
                 raise
-            self._add("rows", table.name, f"rows cannot be read: {describe(error)}")
+            self._add_finding("rows", table.name, f"rows cannot be read: {describe(error)}")
 
     def _check_indexes(self, connection: Connection) -> None:
-        sound = {name for (name,) in connection.execute(_INDEXES)}
+        valid = {name for (name,) in connection.execute(_INDEXES)}
         for table in ALL_TABLES:
-            lost = [index for index in table.indexes if index.name not in sound]
-            for index in lost:
-                what = "or a key may be there twice" if index.unique else "and what needs it waits"
-                self._found.append(Finding(
+            missing = [index for index in table.indexes if index.name not in valid]
+            for index in missing:
+                consequence = "and a key may occur twice" if index.unique else "so commits are slow"
+                self._findings.append(Finding(
                     "indexes", table.name, f"the index {index.name} is missing or not valid",
-                    f"each commit reads the whole table, {what}",
+                    f"each commit reads the whole table, {consequence}",
                     f"CREATE {'UNIQUE ' * index.unique}INDEX {index.name} ON "
                     f"{self._database.schema}.{table.name} ({', '.join(index.columns)})"
                     f"{' WHERE ' * bool(index.where)}{index.where}, without one of that name",
                     repairable=False,
                 ))  # fmt: skip
 
-    def _add(self, check: str, where: str, found: str) -> None:
-        means = "no broker can use this store, or go on with what is there"
-        self._found.append(Finding(check, where, found, means, _HELPS, repairable=False))
+    def _add_finding(self, check: str, where: str, problem: str) -> None:
+        means = "no broker can use this store"
+        self._findings.append(Finding(check, where, problem, means, _REMEDY, repairable=False))
 
-    # What the server's own programs do
+    # Left to PostgreSQL's own programs
 
     def repair(self) -> NoReturn:
-        """Raise `StoreError`: rows are only read here."""
-        raise StoreError(f"fsck changes nothing in a database: to repair {self._where}, {_HELPS}")
+        """Raise `StoreError`, since this class only reads rows."""
+        raise StoreError(
+            f"fsck changes nothing in a database: to repair {self._description}, {_REMEDY}"
+        )
 
     def backup(self, destination: Path, *, replace: bool) -> NoReturn:
-        """Raise `StoreError`: a backup is made by the server's own programs."""
+        """Raise `StoreError`, since PostgreSQL's own programs make backups."""
         raise StoreError(
-            f"back {self._where} up as any database: with pg_dump, or with pg_basebackup and "
+            f"back {self._description} up as any database: with pg_dump, or with pg_basebackup and "
             "archived WAL for point-in-time recovery; after a restore run eventmq store "
             "accept-restore --store URL"
         )
 
     def salvage(self, destination: Path) -> NoReturn:
-        """Raise `StoreError`: what can be read is copied by the server's own programs."""
+        """Raise `StoreError`, since PostgreSQL's own programs copy readable rows."""
         raise StoreError(
-            f"what can be read of {self._where} is copied by pg_dump, table by table with "
-            f"--table; to go on, {_RESTORE}"
+            f"copy the readable tables of {self._description} with pg_dump --table, one by one; to "
+            f"go on, {_RESTORE}"
         )
 
 
-def _some(rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the next rows, as many as may be in memory together."""
+def _next_portion(rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yield the next rows, up to the limits of a portion."""
     size = 0
     for row in islice(rows, PORTION):
         yield row

@@ -1,8 +1,9 @@
-"""Versions of the tables of a schema: made, expanded for a later release, and contracted again.
+"""Versions of the tables of a schema: creates, expands and contracts them.
 
-The comment of the table `VALUES` says which version the tables have, and from which one on brokers
-may use them: two releases run side by side on tables that are expanded and not contracted yet. Each
-session of a broker holds a lock in the name of its version, so that nobody contracts beside it.
+The comment of the table `VALUES` contains the version of the tables, and the oldest version whose
+brokers may use them. Between expanding and contracting, two releases can run at the same time. Each
+session of a broker holds an advisory lock for its version, so that the tables are not contracted
+while it needs them.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["contract", "expand", "prepare"]
 
-#: Milliseconds that a change of a table waits for those who use it, who wait behind it. A deadlock
-#: with a broker is given up by this side, as the server looks for one after a second.
+#: Milliseconds for which a change of a table waits for a lock, while other sessions wait behind it.
+#: As this is less than ``deadlock_timeout``, one second, a deadlock with a broker never fails the
+#: broker.
 LOCK_TIMEOUT = 300
 
-#: How often it is tried, and seconds in between.
+#: Number of attempts to change a table, and seconds between them.
 TRIES, PAUSE = 20, 0.5
 
 _COMMENT = re.compile(
@@ -41,40 +43,41 @@ _COMMENT = re.compile(
     r"(?:, tables (?P<digest>\w+))?(?:, for brokers from version (?P<oldest>\d+) on)?"
 )
 
-#: Two numbers: the schema, and a version.
+#: Key of an advisory lock, two numbers: schema and version.
 _KEY = "hashtext('eventmq version ' || %s), %s"
 
-_HOLD = f"SELECT pg_advisory_lock_shared({_KEY})"
+_LOCK_VERSION = f"SELECT pg_advisory_lock_shared({_KEY})"
 
-_BAR = f"SELECT pg_try_advisory_xact_lock({_KEY})"
+_TRY_LOCK_VERSION = f"SELECT pg_try_advisory_xact_lock({_KEY})"
 
-_HOLDERS = """SELECT DISTINCT application_name, host(client_addr), pid::int8
+_SELECT_LOCK_HOLDERS = """SELECT DISTINCT application_name, host(client_addr), pid::int8
     FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)
     WHERE locktype = 'advisory' AND granted AND classid::int8 = hashtext(%s)::int8 & 4294967295
     AND objsubid = 2 AND objid::int8 = %s
     AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 
-_CHANGING = "hashtextextended('eventmq expands ' || %s, 0)"
+_CHANGE_KEY = "hashtextextended('eventmq expands ' || %s, 0)"
 
-_UNFINISHED = """SELECT relname::text FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+_SELECT_INVALID_INDEXES = """SELECT relname::text
+    FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
     WHERE NOT indisvalid AND relnamespace = current_schema()::regnamespace"""
 
-_PERIODS = """SELECT relname::text FROM pg_class
+_SELECT_PERIODS = """SELECT relname::text FROM pg_class
     WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
     AND relname ~ '^outcomes(_[0-9]+)?$' ORDER BY length(relname), relname"""
 
 
 class Version(NamedTuple):
-    """What tables are."""
+    """Version of the tables of a schema."""
 
     version: int
-    #: Of `Layout.digest`; None where it is not known.
+    #: `Layout.digest` of the tables; None if it is not known.
     digest: str | None
-    #: The first version whose brokers may use them.
+    #: The oldest version whose brokers may use the tables.
     oldest: int
 
     def comment(self, layout: Layout) -> str:
-        """Return the comment that says it, and marks the tables as ours."""
+        """Return the comment with this version, which marks the tables as EventMQ's."""
         text = f"{layout.name} of EventMQ, version {self.version}"
         text += f", tables {self.digest}" if self.digest else ""
         if self.oldest < self.version:
@@ -82,38 +85,39 @@ class Version(NamedTuple):
         return text
 
 
-def _own(layout: Layout) -> Version:
+def _version_of(layout: Layout) -> Version:
     return Version(layout.version, layout.digest, layout.version)
 
 
 def prepare(connection: Connection, database: Database, layout: Layout = QUEUE_STORE) -> None:
-    """Make the tables in a schema that has none of them; several at once make them once.
+    """Check the version of the tables, or create them if the schema has none.
 
-    Until the connection is closed they are not contracted to a version that this one cannot use.
+    Concurrent calls create them once. Until the connection is closed, the tables are not contracted
+    to a version that this release cannot use.
 
     Raises:
-        StoreError: The schema has tables of another version, or others of these names, or the user
-            may not make them. Nothing was made.
+        StoreError: The schema has tables of another version, or other tables with these names, or
+            the user may not create tables. Nothing was created.
     """
-    connection.execute(_HOLD, [database.schema, layout.version])
-    found = _find(connection, database, layout)
-    if found is None:
+    connection.execute(_LOCK_VERSION, [database.schema, layout.version])
+    stored = _read_version(connection, database, layout)
+    if stored is None:
         with making_tables(connection, database):
-            found = _find(connection, database, layout)
-            if found is None:
-                _make(connection, database, layout)
+            stored = _read_version(connection, database, layout)
+            if stored is None:
+                _create(connection, database, layout)
                 return
-    if layout.version < found.version and found.oldest <= layout.version:
-        return  # a later release has expanded it
-    steps = _steps(found, layout)
+    if layout.version < stored.version and stored.oldest <= layout.version:
+        return  # a later release has expanded the tables
+    steps = _steps(stored, layout)
     if steps is None:
-        raise _refused(database, found, layout)
+        raise _version_error(database, stored, layout)
     if steps:
         raise StoreError(
             f"the schema {database.schema} of {database.name} was made by an earlier version of "
-            f"EventMQ: it has a {found.comment(layout)}, and this EventMQ needs version "
-            f"{layout.version}: eventmq store init --store URL adds what it lacks, while brokers "
-            "of the earlier one go on"
+            f"EventMQ: it has a {stored.comment(layout)}, and this EventMQ needs version "
+            f"{layout.version}: run eventmq store init --store URL, which adds what is missing "
+            "while brokers of the earlier version keep running"
         )
 
 
@@ -121,26 +125,26 @@ def expand(connection: Connection, database: Database, layout: Layout = QUEUE_ST
     """Add what tables of an earlier version lack; brokers may use them meanwhile.
 
     Returns:
-        The version that they had, 0 where there is nothing to do.
+        The version that the tables had, 0 if there was nothing to do.
 
     Raises:
-        StoreError: Another process changes them too, or they are used for too long by others. What
-            was added harms nobody; the next time goes on.
+        StoreError: Another process is changing the tables, or other sessions lock them for too
+            long. Additions so far are harmless; the next call continues.
     """
-    with _alone(connection, database):
+    with _exclusive(connection, database):
         return _expand(connection, database, layout)
 
 
 @contextmanager
-def _alone(connection: Connection, database: Database) -> Iterator[None]:
-    """Let no other process change the tables, nor what their comment says, meanwhile.
+def _exclusive(connection: Connection, database: Database) -> Iterator[None]:
+    """Keep other processes from changing the tables or their comment during the context.
 
     Raises:
-        StoreError: Another one does.
+        StoreError: Another process is changing them.
     """
     values = [database.schema]
-    # No lock that waits: making an index waits for all who do.
-    locked = connection.execute(f"SELECT pg_try_advisory_lock({_CHANGING})", values).fetchone()
+    # Do not wait for the lock: CREATE INDEX CONCURRENTLY waits for all waiting transactions.
+    locked = connection.execute(f"SELECT pg_try_advisory_lock({_CHANGE_KEY})", values).fetchone()
     if locked != (True,):
         raise StoreError(
             f"another process expands or contracts the schema {database.schema} of "
@@ -149,17 +153,17 @@ def _alone(connection: Connection, database: Database) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(psycopg.Error):  # a session that has ended has it no more
-            connection.execute(f"SELECT pg_advisory_unlock({_CHANGING})", values)
+        with suppress(psycopg.Error):  # if the session has ended, so has its lock
+            connection.execute(f"SELECT pg_advisory_unlock({_CHANGE_KEY})", values)
 
 
 def _expand(connection: Connection, database: Database, layout: Layout) -> int:
-    found = _find(connection, database, layout)
-    steps = _steps(found, layout) if found is not None else None
+    stored = _read_version(connection, database, layout)
+    steps = _steps(stored, layout) if stored is not None else None
     if not steps:
         return 0
-    assert found is not None  # noqa: S101 - it has steps
-    for (name,) in connection.execute(_UNFINISHED).fetchall():
+    assert stored is not None  # noqa: S101 - it has steps
+    for (name,) in connection.execute(_SELECT_INVALID_INDEXES).fetchall():
         connection.execute(f"DROP INDEX CONCURRENTLY {quote(name)}".encode())
     for step in steps:
         for statement in step.expand:
@@ -167,51 +171,56 @@ def _expand(connection: Connection, database: Database, layout: Layout) -> int:
                 connection.execute(statement.encode())
             else:
                 _change(connection, database, [statement])
-    now = Version(layout.version, layout.digest, found.oldest)
-    connection.execute(f"COMMENT ON TABLE {VALUES.name} IS '{now.comment(layout)}'".encode())
-    return found.version
+    expanded = Version(layout.version, layout.digest, stored.oldest)
+    connection.execute(f"COMMENT ON TABLE {VALUES.name} IS '{expanded.comment(layout)}'".encode())
+    return stored.version
 
 
 def contract(connection: Connection, database: Database, layout: Layout = QUEUE_STORE) -> int:
-    """Remove what only brokers of earlier versions needed, which are refused from then on.
+    """Remove what only brokers of earlier versions need; these are refused from then on.
 
     Returns:
-        The oldest version whose brokers could use the tables, 0 where there is nothing to do.
+        The oldest version whose brokers could use the tables, 0 if there was nothing to do.
 
     Raises:
-        StoreError: Such a broker is connected, another process changes the tables too, or they are
-            used for too long by others. Nothing was done.
+        StoreError: A broker of an earlier version is connected, another process is changing the
+            tables, or other sessions lock them for too long. Nothing was changed.
     """
-    with _alone(connection, database):
+    with _exclusive(connection, database):
         return _contract(connection, database, layout)
 
 
 def _contract(connection: Connection, database: Database, layout: Layout) -> int:
-    found = _find(connection, database, layout)
-    if found is None or found.oldest == found.version:
+    stored = _read_version(connection, database, layout)
+    if stored is None or stored.oldest == stored.version:
         return 0
-    if found.version != layout.version:
-        raise _refused(database, found, layout)
-    steps = [layout.steps[version] for version in range(found.oldest, found.version)]
+    if stored.version != layout.version:
+        raise _version_error(database, stored, layout)
+    steps = [layout.steps[version] for version in range(stored.oldest, stored.version)]
     statements = [statement for step in steps for statement in step.contract]
-    comment = f"COMMENT ON TABLE {VALUES.name} IS '{_own(layout).comment(layout)}'"
-    _change(connection, database, [*statements, comment], bar=range(found.oldest, found.version))
-    return found.oldest
+    comment = f"COMMENT ON TABLE {VALUES.name} IS '{_version_of(layout).comment(layout)}'"
+    _change(
+        connection,
+        database,
+        [*statements, comment],
+        locked_out=range(stored.oldest, stored.version),
+    )
+    return stored.oldest
 
 
 def _change(
     connection: Connection,
     database: Database,
     statements: Sequence[str],
-    bar: Sequence[int] = (),
+    locked_out: Sequence[int] = (),
 ) -> None:
-    """Carry out statements in one transaction, between those of brokers.
+    """Run statements in one transaction, with retries if brokers hold locks.
 
     Args:
-        connection: Without a transaction.
-        database: For errors.
-        statements: As of a `Step`.
-        bar: Versions of which no broker may be connected, nor connect before the end.
+        connection: A connection without a transaction.
+        database: The database, for errors.
+        statements: Statements of a `Step`.
+        locked_out: Versions whose brokers must not be connected, or connect before the end.
     """
     reason: Exception | None = None
     for attempt in range(TRIES):
@@ -220,100 +229,106 @@ def _change(
         try:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT}".encode())
-                for version in bar:
-                    _bar(connection, database, version)
+                for version in locked_out:
+                    _lock_out(connection, database, version)
                 for statement in statements:
-                    for text in _texts(connection, statement):
+                    for text in _statements_for(connection, statement):
                         connection.execute(text.encode())
             return
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             reason = error
     raise StoreError(
         f"the tables in the schema {database.schema} of {database.name} cannot be changed while "
-        "another session has them for so long, as a dump does: try again when it has ended"
+        "another session, such as a dump, has them locked: try again when it has ended"
     ) from reason
 
 
-def _bar(connection: Connection, database: Database, version: int) -> None:
+def _lock_out(connection: Connection, database: Database, version: int) -> None:
     values = [database.schema, version]
-    if connection.execute(_BAR, values).fetchone() != (True,):
-        rows = connection.execute(_HOLDERS, [f"eventmq version {database.schema}", version])
+    if connection.execute(_TRY_LOCK_VERSION, values).fetchone() != (True,):
+        rows = connection.execute(
+            _SELECT_LOCK_HOLDERS, [f"eventmq version {database.schema}", version]
+        )
         shown = "; ".join(
             f"{name or 'a session'} from {host or 'another host'} (pid {pid})"
             for name, host, pid in rows
         )
         raise StoreError(
             f"brokers of version {version} use the store in the schema {database.schema} of "
-            f"{database.name}: end them first, or replace them: {shown}"
+            f"{database.name}: stop or upgrade them first: {shown}"
         )
 
 
-def _texts(connection: Connection, statement: str) -> Iterator[str]:
-    """Yield a statement once for each table that it is for."""
+def _statements_for(connection: Connection, statement: str) -> Iterator[str]:
+    """Yield a statement for each table that it is for."""
     if "{outcomes}" not in statement:
         yield statement
         return
-    # First for the template, beside which no table of a period is made then.
+    # First for the template, whose lock then keeps brokers from creating tables of periods.
     yield statement.replace("{outcomes}", "outcomes")
-    for (name,) in connection.execute(_PERIODS).fetchall()[1:]:
+    for (name,) in connection.execute(_SELECT_PERIODS).fetchall()[1:]:
         yield statement.replace("{outcomes}", name)
 
 
-def _steps(found: Version | None, layout: Layout) -> list[Step] | None:
-    if found is None:
+def _steps(stored: Version | None, layout: Layout) -> list[Step] | None:
+    if stored is None:
         return None
-    return steps_between(layout.steps, found[:2], _own(layout)[:2], lambda step: step.digest)
+    return steps_between(
+        layout.steps, stored[:2], _version_of(layout)[:2], lambda step: step.digest
+    )
 
 
-def _make(connection: Connection, database: Database, layout: Layout) -> None:
+def _create(connection: Connection, database: Database, layout: Layout) -> None:
     for table in layout.tables:
-        found = connection.execute("SELECT to_regclass(%s)", [quote(table.name)]).fetchone()
-        if found != (None,):
-            raise _foreign(database, table.name)
+        row = connection.execute("SELECT to_regclass(%s)", [quote(table.name)]).fetchone()
+        if row != (None,):
+            raise _foreign_table_error(database, table.name)
         for statement in definitions(table):
             connection.execute(statement.encode())
     for text in layout.rest:
         connection.execute(text.encode())
-    comment = _own(layout).comment(layout)
+    comment = _version_of(layout).comment(layout)
     connection.execute(f"COMMENT ON TABLE {VALUES.name} IS '{comment}'".encode())
 
 
-def _find(connection: Connection, database: Database, layout: Layout) -> Version | None:
-    """Return what the tables are, None where there are none.
+def _read_version(connection: Connection, database: Database, layout: Layout) -> Version | None:
+    """Return the version of the tables, None if there are none.
 
     Raises:
-        StoreError: They are not EventMQ's, or something else of it.
+        StoreError: The tables are not EventMQ's, or belong to another layout.
     """
     name = quote(VALUES.name)
-    found = connection.execute(
+    row = connection.execute(
         "SELECT to_regclass(%s)::oid, obj_description(to_regclass(%s), 'pg_class')", [name, name]
     ).fetchone()
-    assert found is not None  # noqa: S101 - it has one row
-    oid, comment = found
+    assert row is not None  # noqa: S101 - it has one row
+    oid, comment = row
     if oid is None:
         return None
-    said = _COMMENT.fullmatch(comment or "")
-    if said is None or said["name"] != layout.name:
-        raise _foreign(database, VALUES.name, str(comment or ""))
-    version = int(said["version"])
-    return Version(version, said["digest"], int(said["oldest"] or version))
+    match = _COMMENT.fullmatch(comment or "")
+    if match is None or match["name"] != layout.name:
+        raise _foreign_table_error(database, VALUES.name, str(comment or ""))
+    version = int(match["version"])
+    return Version(version, match["digest"], int(match["oldest"] or version))
 
 
-def _refused(database: Database, found: Version, layout: Layout) -> StoreError:
+def _version_error(database: Database, stored: Version, layout: Layout) -> StoreError:
     """Return the error for tables of a version that this one cannot use."""
-    what_helps = "work off its jobs with the EventMQ that made it, or name another schema"
-    if found.version > layout.version:
-        what_helps = "start the later EventMQ in the place of this one"
+    remedy = "work off its jobs with the EventMQ that made it, or name another schema"
+    if stored.version > layout.version:
+        remedy = "start the later EventMQ in the place of this one"
     return StoreError(
         f"the schema {database.schema} of {database.name} was made by another version of "
-        f"EventMQ: it has a {found.comment(layout)}, and this EventMQ needs a "
-        f"{_own(layout).comment(layout)}; {what_helps}"
+        f"EventMQ: it has a {stored.comment(layout)}, and this EventMQ needs a "
+        f"{_version_of(layout).comment(layout)}; {remedy}"
     )
 
 
-def _foreign(database: Database, table: str, comment: str = "") -> StoreError:
-    found = f"is that of a {comment}" if "of EventMQ, version" in comment else "is not EventMQ's"
+def _foreign_table_error(database: Database, table: str, comment: str = "") -> StoreError:
+    description = (
+        f"is that of a {comment}" if "of EventMQ, version" in comment else "is not EventMQ's"
+    )
     return StoreError(
-        f"the schema {database.schema} of {database.name} has a table {table} that {found}: name "
-        "another schema"
+        f"the schema {database.schema} of {database.name} has a table {table} that {description}: "
+        "name another schema"
     )

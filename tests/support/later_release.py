@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.engine import Column, Index, Table
 from eventmq_contrib.postgres import tables
-from eventmq_contrib.postgres.records import in_order
+from eventmq_contrib.postgres.records import with_ordered_columns
 from eventmq_contrib.postgres.tables import Layout, Step
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ STEP = Step(
 def later(layout: Layout = tables.QUEUE_STORE) -> Layout:
     """Return the tables of the later release."""
     made = [
-        in_order(table._replace(
+        with_ordered_columns(table._replace(
             columns=(*table.columns, *(MORE[table.name][:1] if table.name in MORE else ())),
             indexes=(*table.indexes, Index("jobs_size", ("size",))) if table.name == "jobs"
             else table.indexes,

@@ -212,7 +212,7 @@ def test_exit_codes_are_those_of_a_store_in_a_file(url, database_url):
     assert ("counts", False) == (row["check"], row["repairable"])
     result = fsck("--store", database_url)
     assert 1 == result.exit_code
-    assert "is not there: name the one of a broker" in result.output
+    assert "does not exist: name the schema of a broker" in result.output
     assert "version 7" not in result.output
     damage(url, "COMMENT ON TABLE meta IS 'queue store of EventMQ, version 7'")
     result = fsck("--store", url)

@@ -14,7 +14,7 @@ from eventmq.sdk import Claimant, StoreError
 from eventmq_contrib.postgres import memory as memory_module
 from eventmq_contrib.postgres import upkeep as upkeep_module
 from eventmq_contrib.postgres.connection import Database
-from eventmq_contrib.postgres.memory import FILE_NAME, Memory, Seen
+from eventmq_contrib.postgres.memory import FILE_NAME, SeenLease, SeenLeaseFile
 from eventmq_contrib.postgres.ownership import PostgresOwnership
 from eventmq_contrib.postgres.upkeep import PostgresUpkeep
 from tests.support.system import DEADLINE, System
@@ -45,22 +45,22 @@ def time(monkeypatch):
 def test_what_was_seen_is_there_at_the_next_start(tmp_path, time):
     """A new epoch is written at once, beats now and then and at the end."""
     folder = tmp_path / "new" / "data"
-    memory = Memory(folder)
-    assert Seen() == memory.load("a")
+    memory = SeenLeaseFile(folder)
+    assert SeenLease() == memory.load("a")
     assert not folder.exists(), "what only looks makes nothing"
-    memory.save("a", Seen(1, 5, "77", "00000001"))
-    assert Seen(1, 5, "77", "00000001") == Memory(folder).load("a")
+    memory.save("a", SeenLease(1, 5, "77", "00000001"))
+    assert SeenLease(1, 5, "77", "00000001") == SeenLeaseFile(folder).load("a")
     time.now += 9.0
-    memory.save("a", Seen(1, 14, "77", "00000001"))
-    assert 5 == Memory(folder).load("a").beat
+    memory.save("a", SeenLease(1, 14, "77", "00000001"))
+    assert 5 == SeenLeaseFile(folder).load("a").beat
     time.now += 1.0
-    memory.save("a", Seen(1, 15, "77", "00000001"))
-    assert 15 == Memory(folder).load("a").beat
-    memory.save("a", Seen(1, 16, "77", "00000001"), now=True)
-    assert 16 == Memory(folder).load("a").beat
-    memory.save("a", Seen(2, 16, "77", "00000002"))
-    assert Seen(2, 16, "77", "00000002") == Memory(folder).load("a")
-    assert Seen() == Memory(folder).load("b")
+    memory.save("a", SeenLease(1, 15, "77", "00000001"))
+    assert 15 == SeenLeaseFile(folder).load("a").beat
+    memory.save("a", SeenLease(1, 16, "77", "00000001"), now=True)
+    assert 16 == SeenLeaseFile(folder).load("a").beat
+    memory.save("a", SeenLease(2, 16, "77", "00000002"))
+    assert SeenLease(2, 16, "77", "00000002") == SeenLeaseFile(folder).load("a")
+    assert SeenLease() == SeenLeaseFile(folder).load("b")
     assert "0o700" == oct(folder.stat().st_mode & 0o777)
     assert [FILE_NAME] == [path.name for path in folder.iterdir()]
     assert "0o600" == oct((folder / FILE_NAME).stat().st_mode & 0o777)
@@ -68,19 +68,19 @@ def test_what_was_seen_is_there_at_the_next_start(tmp_path, time):
 
 def test_brokers_may_share_a_folder(tmp_path, time):
     """The one that saw less takes nothing back."""
-    one, other = Memory(tmp_path), Memory(tmp_path)
-    one.save("a", Seen(1, 500))
-    other.save("b", Seen(9, 9))
-    other.save("a", Seen(1, 20))
-    assert (Seen(1, 500), Seen(9, 9)) == (one.load("a"), one.load("b"))
+    one, other = SeenLeaseFile(tmp_path), SeenLeaseFile(tmp_path)
+    one.save("a", SeenLease(1, 500))
+    other.save("b", SeenLease(9, 9))
+    other.save("a", SeenLease(1, 20))
+    assert (SeenLease(1, 500), SeenLease(9, 9)) == (one.load("a"), one.load("b"))
 
 
 def test_stores_of_long_ago_are_forgotten(tmp_path, time):
-    memory = Memory(tmp_path)
+    memory = SeenLeaseFile(tmp_path)
     for number in range(20):
-        memory.save(f"store {number}", Seen(number + 1, 1), now=True)
-    assert Seen() == memory.load("store 3")
-    assert Seen(5, 1) == memory.load("store 4")
+        memory.save(f"store {number}", SeenLease(number + 1, 1), now=True)
+    assert SeenLease() == memory.load("store 3")
+    assert SeenLease(5, 1) == memory.load("store 4")
 
 
 @pytest.mark.parametrize(
@@ -88,20 +88,20 @@ def test_stores_of_long_ago_are_forgotten(tmp_path, time):
 )
 def test_a_file_that_cannot_be_read_is_said_once_and_made_anew(tmp_path, time, caplog, text):
     (tmp_path / FILE_NAME).write_bytes(text.encode("latin-1"))
-    memory = Memory(tmp_path)
-    assert Seen() == memory.load("a")
-    memory.save("a", Seen(1, 1))
+    memory = SeenLeaseFile(tmp_path)
+    assert SeenLease() == memory.load("a")
+    memory.save("a", SeenLease(1, 1))
     assert 1 == caplog.text.count(f"cannot read {tmp_path / FILE_NAME}: ")
-    assert "while all brokers are down may not be noticed here" in caplog.text
-    assert Seen(1, 1) == Memory(tmp_path).load("a")
+    assert "may not notice that the database was restored" in caplog.text
+    assert SeenLease(1, 1) == SeenLeaseFile(tmp_path).load("a")
 
 
 def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path, time, caplog):
     (tmp_path / "file").touch()
-    memory = Memory(tmp_path / "file" / "data")
+    memory = SeenLeaseFile(tmp_path / "file" / "data")
     with caplog.at_level(logging.WARNING):
         for beat in range(3):
-            memory.save("a", Seen(1, beat), now=True)
+            memory.save("a", SeenLease(1, beat), now=True)
     assert 1 == caplog.text.count("cannot ")
 
 
@@ -114,7 +114,7 @@ def start(database_url, tmp_path):
     made = []
 
     def start(folder="data"):
-        memory = Memory(tmp_path / folder) if folder else None
+        memory = SeenLeaseFile(tmp_path / folder) if folder else None
         database = Database.of(database_url)
         made.append(PostgresOwnership(database, PostgresUpkeep(database, {}, memory)))
         return made[-1]
@@ -173,7 +173,9 @@ def test_a_store_that_went_back_while_all_were_down_is_refused(start, sql, back,
     own(start())
     own(start("other"))
     sql(back)
-    with pytest.raises(StoreError, match=r"went back: epoch and beat of its owner are .* were \("):
+    with pytest.raises(
+        StoreError, match=r"was restored: epoch and beat of its owner are .* were \("
+    ):
         start("other").look()
     assert start(None).look(), "one that knows nothing cannot tell"
     upkeep = start("other")._upkeep
@@ -202,7 +204,7 @@ def test_a_standby_remembers_what_it_has_seen(start, sql):
     owner.close()
     standby.close()
     sql("UPDATE eventmq.beats SET beat = 0")
-    with pytest.raises(StoreError, match="went back"):
+    with pytest.raises(StoreError, match="was restored"):
         start().look()
 
 
@@ -223,7 +225,7 @@ def test_rows_of_before_a_failover_are_refused_on_the_server_of_after(start, sql
     sql("UPDATE eventmq.meta SET text_value = %s WHERE name = 'server'", server)
     sql("UPDATE eventmq.beats SET beat = beat - 10")
     sql("UPDATE eventmq.lease SET epoch = 1")
-    with pytest.raises(StoreError, match="went back"):
+    with pytest.raises(StoreError, match="was restored"):
         start().look()
 
 
@@ -284,7 +286,7 @@ def test_a_broker_process_is_refused_until_the_restore_is_accepted(tmp_path, pos
         postgres.sql(f"CREATE DATABASE {name} TEMPLATE {copy}")
         refused = run(*arguments)
         assert 1 == refused.returncode
-        assert "went back: epoch and beat of its owner are (" in refused.stderr
+        assert "was restored: epoch and beat of its owner are (" in refused.stderr
         assert "eventmq store accept-restore --store URL" in refused.stderr
         assert 0 == run("store", "accept-restore", "--store", url).returncode
         run_once()

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from eventmq.sdk import Claimant, Fenced, LeaseRow, QueueFull, StoreError, Unknown
-from eventmq_contrib.postgres.connection import Away, Database
+from eventmq_contrib.postgres.connection import Database, DatabaseUnavailable
 from eventmq_contrib.postgres.ownership import PostgresOwnership
 from eventmq_contrib.postgres.pipeline import ConnectionLost, Pipeline
 from eventmq_contrib.postgres.rowstore import PostgresRows
@@ -127,7 +127,7 @@ def test_an_owner_that_was_overtaken_stores_nothing(make, other):
     assert claim(two, TWO) == 2
     with pytest.raises(Unknown) as lost:
         write(one, 2)
-    assert isinstance(lost.value, Away)
+    assert isinstance(lost.value, DatabaseUnavailable)
     write(two, 3)
     three = make()
     assert claim(three, ONE) == 3
@@ -243,9 +243,9 @@ def test_a_full_disk_of_the_database_is_a_store_that_is_away_for_now(make, monke
     seen = one.look()
     with monkeypatch.context() as patch:
         patch.setattr(Pipeline, "ask", full)
-        with pytest.raises(Away, match="disk of the database is full"):
+        with pytest.raises(DatabaseUnavailable, match="disk of the database is full"):
             one.claim(seen, ONE)
-        with pytest.raises(Away, match="disk of the database is full"):
+        with pytest.raises(DatabaseUnavailable, match="disk of the database is full"):
             one.look()
     assert claim(one, ONE) == 2
     monkeypatch.setattr(one.rows, "commit", full)
@@ -343,7 +343,7 @@ def test_a_server_that_ends_and_comes_back(own):
         with pytest.raises(Unknown):
             write(one, 2)
         for _ in range(2):
-            with pytest.raises(Away):
+            with pytest.raises(DatabaseUnavailable):
                 one.look()
         own.start()
         row = one.look()
@@ -405,7 +405,7 @@ def own(postgres):
 
 def test_a_standby_waits_for_the_lock_for_some_seconds_at_once(make, monkeypatch):
     """A session that waited for days would keep its snapshot for days."""
-    monkeypatch.setattr("eventmq_contrib.postgres.ownership.WAIT", 200)
+    monkeypatch.setattr("eventmq_contrib.postgres.ownership.LOCK_WAIT", 200)
     owner, standby = make(), make()
     assert claim(owner, ONE)
     standby.look()
@@ -428,7 +428,7 @@ def test_a_statement_that_somebody_cancels_is_no_end_of_the_store(make, other):
 
 
 def test_a_statement_without_a_deadline_ends_after_a_long_silence(make, monkeypatch):
-    monkeypatch.setattr("eventmq_contrib.postgres.pipeline.SILENCE", 0.2)
+    monkeypatch.setattr("eventmq_contrib.postgres.pipeline.SILENCE_TIMEOUT", 0.2)
     owner = make()
     assert claim(owner, ONE)
     owner.rows.pipeline.deadline = None
@@ -494,7 +494,7 @@ def test_a_commit_that_did_not_wait_for_its_replica_is_not_known(postgres, datab
     """PostgreSQL commits it all the same, on this server alone, and warns of it at most."""
     database = Database.of(database_url)
     rows = PostgresRows.open(database, 30.0)
-    PostgresUpkeep(database, {"durability": "replicated"}).promise_of_commits(rows)
+    PostgresUpkeep(database, {"durability": "replicated"}).check_commits(rows)
     waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     postgres.configure(synchronous_standby_names="ANY 1 (nobody)")
     postgres.reload()

@@ -155,7 +155,7 @@ def test_an_id_that_text_cannot_be_is_refused(make, job_id):
 
 def test_a_reference_that_text_cannot_be_is_none_of_ours(make):
     for reference in (b"a\0b", b"\xff", b""):
-        with pytest.raises(ResultUnavailable, match="none of ours"):
+        with pytest.raises(ResultUnavailable, match="not one of this backend"):
             make().get(reference)
 
 
@@ -170,9 +170,9 @@ def test_a_result_that_is_too_long_names_the_option(make):
     ("url", "said"),
     [
         ("postgresql://h/d?max_result=0", "'max_result' of 'postgresql' must be a whole number"),
-        ("postgresql://h/d?schema=A", "the name of a schema has small letters"),
+        ("postgresql://h/d?schema=A", "the name of a schema has at most 63"),
         ("postgresql://h/d?shema=a", "unknown option 'shema'; did you mean 'schema'"),
-        ("postgresql://u:p/q@h/d", "the URL is none that PostgreSQL's library reads"),
+        ("postgresql://u:p/q@h/d", "PostgreSQL's library cannot read the URL"),
         ("postgresql", "name the database: postgresql://USER:PASSWORD@HOST:PORT/DATABASE"),
     ],
 )

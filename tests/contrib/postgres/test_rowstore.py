@@ -13,7 +13,7 @@ from eventmq.engine import Mismatch
 from eventmq.sdk import Fenced, QueueFull, StoreError, Unknown
 from eventmq.testing import RowStoreSuite
 from eventmq_contrib.postgres import tables
-from eventmq_contrib.postgres.connection import Away, Database
+from eventmq_contrib.postgres.connection import Database, DatabaseUnavailable
 from eventmq_contrib.postgres.pipeline import CHUNK, Pipeline
 from eventmq_contrib.postgres.rowstore import PostgresRows
 from tests.support.postgres import until
@@ -178,7 +178,7 @@ def test_an_older_library_reads_all_rows_at_once(rows, monkeypatch):
 
 def test_long_rows_are_several_statements(rows, monkeypatch):
     """A parameter has a limit of its own, and the server has it in memory twice."""
-    monkeypatch.setattr("eventmq_contrib.postgres.records.MOST_BYTES", 1000)
+    monkeypatch.setattr("eventmq_contrib.postgres.records.MAX_BYTES", 1000)
     written = [(n, b"x" * (n * 7 % 400)) for n in range(100)]
     rows.begin(careful=True)
     rows.insert("suspects", PAIR, written)
@@ -230,12 +230,12 @@ def test_a_connection_that_is_lost_before_the_commit_stores_nothing(rows, other,
     rows.measure("suspects")
     rows.insert("suspects", PAIR, [(2, b"")])
     assert terminate(other) == 1
-    with pytest.raises(Away, match=r"postgresql://.*terminating connection"):
+    with pytest.raises(DatabaseUnavailable, match=r"postgresql://.*terminating connection"):
         rows.measure("suspects") if reads else rows.commit()
     rows.rollback()
     assert count(other) == 0
     rows.begin()
-    with pytest.raises(Away):
+    with pytest.raises(DatabaseUnavailable):
         rows.get("suspects", PAIR, [1])
     rows.rollback()
 
@@ -275,7 +275,7 @@ def test_a_commit_without_an_answer_is_given_up(database_url, rows, other):
         limited.commit()
     assert 0.4 < time.monotonic() - before < 5
     limited.rollback()
-    with pytest.raises(Away):
+    with pytest.raises(DatabaseUnavailable):
         limited.values()
     limited.close()
 
@@ -287,7 +287,7 @@ def test_a_statement_without_an_answer_is_given_up(database_url, other):
         other.execute("LOCK TABLE suspects")
         limited.begin()
         limited.insert("suspects", PAIR, [(1, b"")])
-        with pytest.raises(Away, match="did not answer in time"):
+        with pytest.raises(DatabaseUnavailable, match="did not answer in time"):
             limited.commit()
         limited.rollback()
     assert count(other) == 0

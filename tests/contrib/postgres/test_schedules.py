@@ -15,7 +15,7 @@ from eventmq.schedule import Progress, Schedule
 from eventmq.sdk import PluginContext, SystemClock
 from eventmq.testing import FakeClock, ScheduleStoreSuite
 from eventmq_contrib.postgres import eventmq_schedule_stores
-from eventmq_contrib.postgres.connection import Away
+from eventmq_contrib.postgres.connection import DatabaseUnavailable
 from tests.support.postgres import until
 from tests.support.system import System
 
@@ -104,7 +104,7 @@ def test_a_change_waits_for_that_of_another_and_no_longer_than_its_limit(
     store = make()
     with postgres.connect(database_url.rpartition("/")[2]) as other, other.transaction():
         other.execute("SELECT FROM eventmq_schedules.meta WHERE name = 'identity' FOR UPDATE")
-        with pytest.raises(Away, match="did not answer in time"):
+        with pytest.raises(DatabaseUnavailable, match="did not answer in time"):
             store.save([(schedule("a"), None)])
         assert not store.load().schedules, "reading waits for no one"
     assert [True] == store.save([(schedule("a"), None)]).done

@@ -17,7 +17,7 @@ from eventmq.store.reads import FindJobs
 from eventmq.store.writes import Admit, Chunk, LeaseChunk
 from eventmq.testing import QueueStoreSuite
 from eventmq_contrib.postgres import eventmq_queue_stores
-from eventmq_contrib.postgres.connection import Away
+from eventmq_contrib.postgres.connection import DatabaseUnavailable
 from eventmq_contrib.postgres.pipeline import Pipeline
 from tests.support.system import until
 
@@ -200,7 +200,7 @@ def test_a_batch_of_the_broker_that_is_refused_leads_to_reading_all_anew(make):
 
 def claimed(store):
     """Claim a store, unless it says that this is too early."""
-    with contextlib.suppress(Away):
+    with contextlib.suppress(DatabaseUnavailable):
         return store.ownership.claim(store.ownership.look(), ME)
     return 0
 
@@ -275,7 +275,7 @@ def test_a_store_whose_beat_finds_no_session_is_claimed_anew(database_url, monke
     assert store.ownership.claim(store.ownership.look(), ME)
 
     def refused(*_):
-        raise Away("sorry, too many clients already")
+        raise DatabaseUnavailable("sorry, too many clients already")
 
     with monkeypatch.context() as patched:
         patched.setattr(store.ownership, "recovering", refused)

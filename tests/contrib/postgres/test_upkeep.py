@@ -12,7 +12,7 @@ import pytest
 from eventmq import EventMQ
 from eventmq.sdk import Claimant, LeaseRow, StoreError, Unknown
 from eventmq_contrib.postgres import upkeep
-from eventmq_contrib.postgres.connection import Away, Database, connect
+from eventmq_contrib.postgres.connection import Database, DatabaseUnavailable, connect
 from eventmq_contrib.postgres.ownership import PostgresOwnership
 from eventmq_contrib.postgres.pipeline import Pipeline
 from eventmq_contrib.postgres.upkeep import SHARED, PostgresUpkeep, shared_settings
@@ -112,13 +112,13 @@ def test_what_is_shared_are_settings_of_the_app():
 
 def test_init_makes_the_store_once(database_url, sql):
     mine = upkeep_of(database_url, dedupe_window=5.0)
-    with pytest.raises(StoreError, match=r"is not there: eventmq store init makes it"):
+    with pytest.raises(StoreError, match=r"does not exist: eventmq store init creates it"):
         mine.check()
-    with pytest.raises(StoreError, match="is not there"):
+    with pytest.raises(StoreError, match="does not exist"):
         mine.accept_restore()
     assert [] == sql("SELECT 1 FROM pg_namespace WHERE nspname = 'eventmq'"), "nothing is made"
     [made] = mine.init()
-    assert "is made" in made
+    assert "was created" in made
     [made] = mine.init()
     assert "nothing to do" in made
     assert [] == mine.check()
@@ -184,7 +184,7 @@ def test_a_broker_whose_user_lacks_rights_is_refused(
     broker = make(postgres.url(database_url.rpartition("/")[2], second, second))
     with pytest.raises(StoreError) as error:
         broker.look()
-    assert not isinstance(error.value, Away)
+    assert not isinstance(error.value, DatabaseUnavailable)
     grants = str(error.value).split("; ", 1)[1]
     assert grants == (
         "GRANT ALL ON SCHEMA eventmq TO second; GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO second"
@@ -254,7 +254,9 @@ def test_replicated_serves_only_while_commits_wait_for_a_replica(postgres, datab
     [found] = upkeep.check()
     assert ("durability", "synchronous_standby_names") == (found.check, found.where)
     broker = PostgresOwnership(database, upkeep)
-    with pytest.raises(Away, match=r"wait for no replica.*: set synchronous_standby_names"):
+    with pytest.raises(
+        DatabaseUnavailable, match=r"wait for no replica.*: set synchronous_standby_names"
+    ):
         broker.look()
     try:
         postgres.configure(synchronous_standby_names="ANY 1 (a)")
@@ -262,12 +264,12 @@ def test_replicated_serves_only_while_commits_wait_for_a_replica(postgres, datab
         with closing(connect(database, "test")) as connection:
             upkeep.admit(connection)
             pipeline = Pipeline(connection, database.name)
-            upkeep.promise(pipeline)
+            upkeep.check_session(pipeline)
             postgres.configure(synchronous_standby_names="")
             postgres.reload()
             with pytest.raises(Unknown, match="wait for no replica"):
-                upkeep.promise(pipeline)
-            PostgresUpkeep(database, {}).promise(pipeline)
+                upkeep.check_session(pipeline)
+            PostgresUpkeep(database, {}).check_session(pipeline)
     finally:
         postgres.configure(synchronous_standby_names="")
         postgres.reload()
@@ -378,7 +380,7 @@ def test_a_broker_notices_that_its_server_went_back(make, sql, database_url):
     broker.look()
     sql("UPDATE eventmq.beats SET beat = 0")
     with pytest.raises(
-        StoreError, match=rf"went back: epoch and beat of its owner are \({epoch}, 0\)"
+        StoreError, match=rf"was restored: epoch and beat of its owner are \({epoch}, 0\)"
     ):
         broker.claim(LeaseRow(row.store_id, epoch), ME)
     upkeep_of(database_url).accept_restore()
@@ -395,7 +397,7 @@ def test_a_new_epoch_is_above_one_that_the_server_does_not_know(make, monkeypatc
     """Also where clocks were set back: peers follow a higher epoch only."""
     broker, highest = make(), 4_000_000_000
     broker.look()
-    broker._upkeep.saw(highest, 7)
+    broker._upkeep.record_seen(highest, 7)
     promote(monkeypatch)
     broker.close()
     assert highest + 1 == broker.look().epoch

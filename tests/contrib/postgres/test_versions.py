@@ -162,7 +162,7 @@ def test_one_process_at_a_time_changes_the_tables(database, session):
     """Else the comment would say in the end what one of them had found before the other."""
     versions.prepare(session(), database)
     indexing = session()
-    with versions._alone(indexing, database):
+    with versions._exclusive(indexing, database):
         for change in (versions.expand, versions.contract):
             with pytest.raises(StoreError, match="another process expands or contracts"):
                 change(session(), database, LATER)
@@ -222,13 +222,13 @@ def test_commands_expand_and_contract(database_url, database, session):
     with closing(PostgresRows.open(database)):
         done = run_later("store", "init", "--store", database_url)
         assert (0, "") == (done.returncode, done.stderr)
-        assert "brokers of version 1 may go on until eventmq store contract is run" in done.stdout
+        assert "brokers of version 1 can use it until eventmq store contract is run" in done.stdout
         done = run_later("store", "contract", "--store", database_url)
         assert 1 == done.returncode
         assert "brokers of version 1 use the store" in done.stderr
     done = run_later("store", "contract", "--store", database_url)
     assert (0, "") == (done.returncode, done.stderr)
-    assert "is contracted: brokers of version 1 are refused now" in done.stdout
+    assert "was contracted: brokers of version 1 are refused now" in done.stdout
     now = subprocess.run(
         [sys.executable, "-m", "eventmq", "broker", "--store", database_url, "--bind",
          "tcp://127.0.0.1:0"], capture_output=True, text=True, check=False, timeout=60,
