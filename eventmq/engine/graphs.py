@@ -156,9 +156,9 @@ class GraphWrites:
         jobs = write.jobs
         if self.known(jobs[0].id):
             return WriteResult("same_id")
-        other = find_taken(jobs)
-        if other:
-            return WriteResult("same_id" if other == jobs[0].id else "taken", other)
+        taken = find_taken(jobs)
+        if taken:
+            return WriteResult("same_id" if taken == jobs[0].id else "taken", taken)
         tables, subqueues = self.tables, dict[tuple[str, str], int]()
         rows = []
         for job in jobs:

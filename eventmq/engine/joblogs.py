@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["JobLogs"]
 
 #: Maximum number of rows per job; those of the last attempts are kept.
-KEPT = 10
+MAX_LOGS = 10
 
 #: Maximum number of rows that one commit deletes.
 SLICE = 1000
@@ -75,7 +75,7 @@ class JobLogs:
             newest, remaining = logs[job_id].attempt, logs[job_id].max_bytes
             for attempt, size in sorted(rows, reverse=True):
                 remaining -= size
-                if attempt <= newest - KEPT:
+                if attempt <= newest - MAX_LOGS:
                     surplus.append((job_id, attempt))
                 elif remaining < 0 and size and attempt != newest:
                     emptied.append((b"", _crc(job_id, attempt, b""), job_id, attempt))

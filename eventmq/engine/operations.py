@@ -61,7 +61,7 @@ _WAITING = (STATE_CODES[JobState.DELAYED], STATE_CODES[JobState.QUEUED])
 _SPAN = 50_000
 
 #: Maximum number of records of finished bulk operations that are kept.
-_DONE_KEPT = 100
+_MAX_DONE = 100
 
 _BULK = ("id", "operation", "at", "bound", "cursor", "affected", "done")
 
@@ -223,7 +223,7 @@ class OperatorWrites:
             store.insert("bulk_operations", _BULK, [row])
             stored[bulk.id] = (0, *row)
         done = [row[0] for row in stored.values() if row[-1]]
-        store.delete("bulk_operations", [key for key in done if key <= max(done) - _DONE_KEPT])
+        store.delete("bulk_operations", [key for key in done if key <= max(done) - _MAX_DONE])
         return _bulk(stored[bulk.id][1:])
 
     def bulk_slice(self, write: ContinueBulkOperation) -> tuple[AffectedJobs, BulkOperation | None]:

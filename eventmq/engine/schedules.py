@@ -47,7 +47,7 @@ logger = logging.getLogger("eventmq.store")
 MAX_SCHEDULES = 1_000_000
 
 #: Maximum number of tombstones; a reader that missed older ones reads all schedules again.
-KEPT_TOMBSTONES = 10_000
+MAX_TOMBSTONES = 10_000
 
 #: Maximum number of rows that one scan reads.
 _PORTION = 2000
@@ -238,8 +238,8 @@ class ScheduleTable:
         for row in self._find(schedule.name):
             version = row[1]
             with contextlib.suppress(EventMQError, TypeError):  # an unreadable row is replaced
-                other = read_row(_checked_row(row))
-                if other.remaining != 0 and schedule.does_the_same(other):
+                stored = read_row(_checked_row(row))
+                if stored.remaining != 0 and schedule.does_the_same(stored):
                     return "same", self.revision
         [code], revision = self.save([(pack_row(schedule.started(now)), version)])
         return code, revision
@@ -281,14 +281,14 @@ class ScheduleTable:
         counts = self._counts()
         counts["live"] -= 1
         counts["removed"] += 1
-        if counts["removed"] > KEPT_TOMBSTONES:
+        if counts["removed"] > MAX_TOMBSTONES:
             self._forget(counts)
         self._save_counts(counts)
         return True, revision
 
     def _forget(self, counts: Counter[str]) -> None:
         """Delete the older half of the tombstones."""
-        limit = KEPT_TOMBSTONES // 2 + 1
+        limit = MAX_TOMBSTONES // 2 + 1
         oldest = list(self._store.scan("schedules_removed", ("revision",), limit=limit))
         counts["removed"] -= len(oldest)
         [counts["forgotten"]] = oldest[-1]

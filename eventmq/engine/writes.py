@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from eventmq.timekeeping import Timekeeper
 
 __all__ = [
-    "KEPT",
+    "MAX_ATTEMPTS",
     "SKEW",
     "Attempts",
     "LimitRows",
@@ -77,7 +77,7 @@ __all__ = [
 logger = logging.getLogger("eventmq.store")
 
 #: Maximum number of attempts that are kept of one job, the last ones.
-KEPT = 10
+MAX_ATTEMPTS = 10
 
 #: Seconds that a client's clock may be ahead. Ids with a later time are always looked up.
 SKEW = 86_400.0
@@ -140,8 +140,10 @@ class Attempts:
             for attempt in attempts
         ])  # fmt: skip
         for attempt in attempts:
-            if attempt.attempt > KEPT:
-                self.store.delete_range("attempts", (attempt.job_id,), le=(attempt.attempt - KEPT,))
+            if attempt.attempt > MAX_ATTEMPTS:
+                self.store.delete_range(
+                    "attempts", (attempt.job_id,), le=(attempt.attempt - MAX_ATTEMPTS,)
+                )
 
     def history(self, write: History) -> list[Attempt]:
         """Return the stored attempts of a job."""
@@ -166,7 +168,7 @@ class Attempts:
         self.store.update("attempts", ("ended",), [
             (row.at, row.job.id, attempt)
             for row in rows if row.state is not JobState.FAILED
-            for attempt in range(max(0, row.job.attempt - KEPT), row.job.attempt + 1)
+            for attempt in range(max(0, row.job.attempt - MAX_ATTEMPTS), row.job.attempt + 1)
         ])  # fmt: skip
         self.logs.ended(rows)
 
@@ -311,13 +313,13 @@ class Writes:
 
     def _find_taken(self, jobs: Sequence[JobRecord]) -> str:
         """Return the id of a job that exists or existed, "" if all are new; update `highest_id`."""
-        horizon, far = id_horizon(self.wall), id_horizon(self.wall + self.dedupe_window)
+        horizon, window_end = id_horizon(self.wall), id_horizon(self.wall + self.dedupe_window)
         ids, highest = self._unproven(jobs, self.highest_id, horizon)
         taken = self._ended_states(ids).keys() | {
             job_id for (job_id,) in self.store.get("jobs", ("id",), ids, by="jobs_id")
         }
         if not taken:
-            self.future_ids.update(job_id for job_id in ids if horizon <= job_id < far)
+            self.future_ids.update(job_id for job_id in ids if horizon <= job_id < window_end)
             self.highest_id = highest
         return next((job_id for job_id in ids if job_id in taken), "")
 

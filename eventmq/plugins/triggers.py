@@ -131,14 +131,14 @@ class Cron:
 
     def latest(self, fire_time: float, now: float) -> float | None:
         """Return the last fire time later than ``fire_time`` and not later than ``now``."""
-        back = 3600.0
-        start = now - back
+        span = 3600.0
+        start = now - span
         while start > fire_time:
             next_time = self.next_after(start)
             if next_time is not None and next_time <= now:
                 break
-            back *= 4
-            start = now - back
+            span *= 4
+            start = now - span
         start, last = max(start, fire_time), None
         while (next_time := self.next_after(start)) is not None and next_time <= now:
             start = last = next_time

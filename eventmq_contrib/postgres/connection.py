@@ -111,7 +111,7 @@ _TRANSIENT = {
 }
 
 #: Line of a psycopg message about one of several hosts.
-_ONE_OF_SEVERAL = re.compile(r"- host: '([^']*)', port: '([^']*)'(?:, hostaddr: '[^']*')?: (.*)")
+_HOST_ERROR = re.compile(r"- host: '([^']*)', port: '([^']*)'(?:, hostaddr: '[^']*')?: (.*)")
 
 
 class DatabaseUnavailable(StoreError):
@@ -298,12 +298,12 @@ def _open(parameters: Mapping[str, str]) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(make_conninfo(**parameters), autocommit=True)
     end, errors = time.monotonic() + int(seconds), []
     for index in range(count):
-        one = {name: values[index % len(values)] for name, values in lists.items()}
+        single = {name: values[index % len(values)] for name, values in lists.items()}
         now = time.monotonic()
         try:
-            return _open_by({**parameters, **one}, now + (end - now) / (count - index))
+            return _open_by({**parameters, **single}, now + (end - now) / (count - index))
         except psycopg.OperationalError as error:
-            host, port = (one.get(name, "") for name in ("host", "port"))
+            host, port = (single.get(name, "") for name in ("host", "port"))
             errors.append(f"- host: '{host}', port: '{port}': {error}".partition("\n")[0])
     raise psycopg.OperationalError("\n".join(errors))
 
@@ -389,7 +389,7 @@ def _remedy(reason: str) -> tuple[bool, str]:
 def _reasons(error: Exception) -> dict[str, str]:
     """Return host -> reason of the failure; a single host is ""."""
     lines = str(error).splitlines()
-    several = [match for line in lines if (match := _ONE_OF_SEVERAL.match(line))]
+    several = [match for line in lines if (match := _HOST_ERROR.match(line))]
     return {f"{m[1]}:{m[2]}": _clean(m[3]) for m in several} or {"": describe(error)}
 
 

@@ -362,16 +362,16 @@ class PostgresRows:
         """Delete rows by runs of keys; return the number of deleted rows."""
         if not runs:
             return 0
-        one = len(runs) == 1
-        sql = self._texts.get(("RUNS", table, one))
+        single = len(runs) == 1
+        sql = self._texts.get(("RUNS", table, single))
         if sql is None:
             key = names(self.schema.table(table).key)
-            ends = ("$1::int8", "$2::int8") if one else ("r.low", "r.high")
-            using = "" if one else " USING unnest($1::int8[], $2::int8[]) AS r(low, high)"
+            ends = ("$1::int8", "$2::int8") if single else ("r.low", "r.high")
+            using = "" if single else " USING unnest($1::int8[], $2::int8[]) AS r(low, high)"
             sql = f"DELETE FROM {quote(table)}{using} WHERE {key} BETWEEN {ends[0]} AND {ends[1]}"
-            self._texts["RUNS", table, one] = sql
-        pack: Any = pack_value if one else pack_array
-        low, high = runs[0] if one else zip(*runs, strict=True)
+            self._texts["RUNS", table, single] = sql
+        pack: Any = pack_value if single else pack_array
+        low, high = runs[0] if single else zip(*runs, strict=True)
         count = expected
 
         def handle(result: Any) -> None:

@@ -239,8 +239,8 @@ class PostgresUpkeep:
             connection.execute(_SET, ["server", values.get("server", json.dumps(server))])
 
     def _refuse_difference(self, values: Mapping[str, str]) -> None:
-        different = [f"{name} = {_shown(other)} and not {_shown(own)}"
-                     for name, other, own in self._different(values)]  # fmt: skip
+        different = [f"{name} = {_shown(stored)} and not {_shown(own)}"
+                     for name, stored, own in self._different(values)]  # fmt: skip
         if different:
             raise StoreError(
                 f"the brokers of {self._description} have other settings than this one: "
@@ -393,11 +393,11 @@ class PostgresUpkeep:
                 _finding(
                     "settings",
                     name,
-                    f"brokers have {_shown(other)}, this process has {_shown(own)}",
+                    f"brokers have {_shown(stored)}, this process has {_shown(own)}",
                     "a broker with the settings of this process is refused",
                     f"set the same, or {_ACCEPT.format('settings')}",
                 )
-                for name, other, own in self._different(values)
+                for name, stored, own in self._different(values)
             ]
             known = _Server(*json.loads(values.get("server", json.dumps(server))))
             if known != server:
@@ -441,8 +441,8 @@ class PostgresUpkeep:
         """Store the settings of this process."""
         with self._connected() as connection, self._exclusive(connection):
             changed = [
-                f"{name} = {_shown(own)}, before {_shown(other)}"
-                for name, other, own in self._different(_values(connection))
+                f"{name} = {_shown(own)}, before {_shown(stored)}"
+                for name, stored, own in self._different(_values(connection))
             ]
             connection.execute(_SET, ["settings", json.dumps(self._settings)])
         return changed or ["the settings were the same: nothing to do"]

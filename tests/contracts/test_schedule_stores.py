@@ -20,7 +20,7 @@ class ForgetsSoon(ScheduleStoreSuite):
 
     @pytest.fixture(autouse=True)
     def forgets_soon(self, monkeypatch):
-        monkeypatch.setattr(schedules, "KEPT_TOMBSTONES", 100)
+        monkeypatch.setattr(schedules, "MAX_TOMBSTONES", 100)
 
 
 class TestMemory(ScheduleStoreSuite):

@@ -56,7 +56,7 @@ class TestContract(ScheduleStoreSuite):
     @pytest.fixture(autouse=True)
     def _database(self, make, monkeypatch):
         self.make_one = make
-        monkeypatch.setattr(engine_schedules, "KEPT_TOMBSTONES", 100)
+        monkeypatch.setattr(engine_schedules, "MAX_TOMBSTONES", 100)
 
     def make(self, clock):
         return self.make_one(clock=clock)

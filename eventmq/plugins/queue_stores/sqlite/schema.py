@@ -33,8 +33,8 @@ __all__ = [
     "buckets",
     "check_schema",
     "is_empty",
-    "other_schema",
     "prepare",
+    "schema_error",
 ]
 
 #: Stored in ``PRAGMA user_version``.
@@ -149,7 +149,7 @@ def check_schema(
     needed = SCHEMA_VERSION, SCHEMA_HASH
     steps = steps_between(MIGRATIONS, (version, stored_hash), needed, lambda step: step.schema_hash)
     if steps is None:
-        raise other_schema(path, version, stored_hash)
+        raise schema_error(path, version, stored_hash)
     if steps and not migrates:
         raise StoreError(
             f"{path} was made by an earlier EventMQ and has store version {version}: start a "
@@ -158,7 +158,7 @@ def check_schema(
     return steps
 
 
-def other_schema(path: Path | str, version: int, stored_hash: object) -> StoreError:
+def schema_error(path: Path | str, version: int, stored_hash: object) -> StoreError:
     """Return the error for a store of another version; ``stored_hash`` is the hash in it."""
     tables = f"table definitions {stored_hash}" if stored_hash else "no hash of its tables"
     return StoreError(

@@ -99,10 +99,10 @@ class File:
 
     def entry(self, number: int) -> tuple[int, int]:
         """Return kind and parent of a page from the pointer map, (0, 0) if they are damaged."""
-        own = 2 + (number - 2) // self._map_every * self._map_every
-        if number in {1, own}:
+        map_page = 2 + (number - 2) // self._map_every * self._map_every
+        if number in {1, map_page}:
             return 0, 0
-        offset = (own - 1) * self.size + _ENTRY * (number - own - 1)
+        offset = (map_page - 1) * self.size + _ENTRY * (number - map_page - 1)
         entry = self.data[offset : offset + _ENTRY]
         kind, parent = (entry[0], int.from_bytes(entry[1:], "big")) if entry else (0, 0)
         return (kind, parent) if _ROOT <= kind <= _BELOW and parent <= self.pages else (0, 0)

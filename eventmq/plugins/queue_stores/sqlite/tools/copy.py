@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["back_up", "copy_files", "sync"]
 
-#: Suffixes of the files that belong to a database.
-_BESIDE = ("-wal", "-shm")
+#: Suffixes of the log of a database and of its index.
+_LOG_SUFFIXES = ("-wal", "-shm")
 
 
 def copy_files(path: Path, name: str) -> Path:
@@ -73,7 +73,7 @@ def back_up(db: apsw.Connection, path: Path, folder: Path, *, replace: bool) -> 
             f"cannot write the backup to {folder}: {error}; nothing is there that was not before"
         ) from error
     finally:
-        for name in ("", "-journal", *_BESIDE):
+        for name in ("", "-journal", *_LOG_SUFFIXES):
             partial.with_name(partial.name + name).unlink(missing_ok=True)
         directory.close()
     return BackedUp(str(final), size)
@@ -110,7 +110,7 @@ def _copy(db: apsw.Connection, partial: Path) -> int:
 def _put_in_place(partial: Path, final: Path) -> None:
     """Give a complete copy its final name, after removing the log of the replaced store."""
     sync(partial)
-    for name in _BESIDE:
+    for name in _LOG_SUFFIXES:
         final.with_name(final.name + name).unlink(missing_ok=True)
     partial.replace(final)
     sync(final.parent)

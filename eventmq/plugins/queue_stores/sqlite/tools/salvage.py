@@ -39,8 +39,8 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     SCHEMA_VERSION,
     bucket_ddl,
     bucket_index,
-    other_schema,
     prepare,
+    schema_error,
 )
 from eventmq.plugins.queue_stores.sqlite.tools.btree import BadPage, File
 from eventmq.plugins.queue_stores.sqlite.tools.copy import sync
@@ -182,9 +182,9 @@ class _Salvage:
             contextlib.closing(self._new_store()) as db,
         ):
             version = int.from_bytes(data[_VERSION], "big")
-            ours = int.from_bytes(data[_APPLICATION], "big") == APPLICATION_ID
-            if version != SCHEMA_VERSION and ours and 0 < version < _VERSION_LIMIT:
-                raise other_schema(self.path, version, None)
+            is_eventmq = int.from_bytes(data[_APPLICATION], "big") == APPLICATION_ID
+            if version != SCHEMA_VERSION and is_eventmq and 0 < version < _VERSION_LIMIT:
+                raise schema_error(self.path, version, None)
             db.execute("BEGIN")
             self._fill(File(data), db)
             db.execute("COMMIT")
@@ -268,11 +268,11 @@ class _Salvage:
                 db.execute(bucket_ddl(int(name[9:])))
                 db.execute(bucket_index(int(name[9:])))
                 tables.append(name)
-        others = [
+        copied_tables = [
             name for name in sorted(tables)
             if name not in _NAMES and name not in _SEPARATE and not name.startswith("sqlite_")
         ]  # fmt: skip
-        for table in (*_NAMES, *others):
+        for table in (*_NAMES, *copied_tables):
             self._table(file, db, table, declared.get(table, ""))
         self._leases(file, db)
         self._events(file, db)
@@ -284,12 +284,12 @@ class _Salvage:
         rows = file.rows(root, lambda _: None) if root else ()
         hashes = [values[1] for _, values in rows if values[:1] == ["schema"] and len(values) > 1]
         created = dict(all_rows(db, "SELECT name, sql FROM sqlite_master"))
-        same = all(
+        same_tables = all(
             created.get(name) == sql for name, sql in declared.items()
             if sql and not name.startswith(("outcomes_", "sqlite_"))
         )  # fmt: skip
-        if hashes and hashes[0] != SCHEMA_HASH and not same:
-            raise other_schema(self.path, SCHEMA_VERSION, hashes[0])
+        if hashes and hashes[0] != SCHEMA_HASH and not same_tables:
+            raise schema_error(self.path, SCHEMA_VERSION, hashes[0])
 
     def _record_loss(self, table: str, location: str, why: str, job_id: str = "") -> None:
         self.lost.append(Lost(table, location, job_id, why))
