@@ -1,10 +1,10 @@
-"""Inputs: fetches results that jobs take and that are too large for a REQUEST, before they start.
+"""Inputs: fetches results that jobs take, before they start, if too large for a REQUEST.
 
-A job with the letter `eventmq.graph.PAGED` has ids in its body. The manager asks the broker for the
-results with the CALL ``inputs``, one page after the other and for one job at a time, and keeps each
-page in a spool, outside of its memory; the job's process reads it there (`ResultPrepender`).
-Meanwhile the chunk is held as any other: it has not started, so it can be handed back, and no time
-limit runs.
+The body of a job with the letter `eventmq.graph.PAGED` has the ids of these results. The manager
+requests the results with the CALL ``inputs``, page by page and for one job at a time, and keeps
+each page in a spool outside of its memory. The job's process reads them there (`ResultPrepender`).
+Meanwhile the chunk is held like any other: it has not started, so it can be handed back, and no
+time limit applies.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ __all__ = ["InputFetcher", "Spool", "SpoolDirectory", "is_paged", "new_spool", "
 
 _log = logging.getLogger(__name__)
 
-#: Bytes in the spool beyond which inputs of further jobs are not fetched, unless it is empty.
+#: Bytes in the spool from which no inputs of other jobs are fetched.
 MAX_SPOOL_BYTES = 1024 * 1024 * 1024
 
 
 class Spool(Protocol):
-    """Keeps pages by the id of the job, where the process of the job finds them.
+    """Keeps pages by the id of the job, where the process of the job can read them.
 
-    Each method may raise OSError, and blocks for the disk only.
+    Each method may raise OSError, and blocks only for the disk.
     """
 
     def begin(self, job_id: str) -> None:
-        """Begin the pages of a job; those of an earlier fetch are removed."""
+        """Start writing the pages of a job; remove those of an earlier fetch."""
 
     def add(self, page: bytes) -> None:
-        """Add a page of the job that was begun last."""
+        """Add a page of the job of the last `begin`."""
 
     def end(self) -> None:
-        """Publish the pages of the job that was begun last: they are complete."""
+        """Publish the pages of the job of the last `begin`, which are complete."""
 
     def drop(self, job_id: str) -> None:
         """Remove the pages of a job, if there are any."""
@@ -74,7 +74,7 @@ def is_paged(index: ChunkIndex) -> bool:
 def _flagged(text: str) -> bool:
     try:
         return PAGED in flags_of(text)
-    except ProtocolError:  # the executor reports what is wrong with the headers
+    except ProtocolError:  # the executor reports malformed headers
         return False
 
 
@@ -102,8 +102,8 @@ class InputFetcher:
     Args:
         session: Sends the CALLs.
         held_chunks: The held chunks.
-        spool: Keeps the pages; without one such jobs fail.
-        start: Assigns a chunk whose inputs are there.
+        spool: Keeps the pages; without it jobs with such inputs fail.
+        start: Assigns a chunk whose inputs are complete.
         answer: Answers all jobs of a chunk that did not start.
     """
 
@@ -121,12 +121,12 @@ class InputFetcher:
         self._start = start
         self._answer = answer
         self.waiting: deque[_Fetch] = deque()
-        #: Ids of the jobs whose pages are kept, and bytes of these, by the number of their chunk.
+        #: Number of a chunk -> ids of its jobs whose pages are kept, and bytes of these pages.
         self.kept: dict[int, tuple[list[str], int]] = {}
-        #: Id of the CALL that waits for its answer, and monotonic time at which it is sent again.
+        #: Id of the unanswered CALL, "" for none, and monotonic time at which it is sent again.
         self._call = ""
         self._due = 0.0
-        self._welcomes = 0
+        self._registrations = 0
 
     # From the manager
 
@@ -162,12 +162,12 @@ class InputFetcher:
         return self._due if self._call and self._session.online else float("inf")
 
     def tick(self, now: float) -> None:
-        """Ask for the next page, or once more; remove the inputs of jobs that have ended."""
+        """Request the next page, or repeat a request; remove the inputs of ended jobs."""
         if self.kept:
             self._drop_ended()
         if not self.waiting or not self._session.online:
             return
-        reconnected = self._welcomes != self._session.registrations
+        reconnected = self._registrations != self._session.registrations
         if not self._call:
             if sum(size for _, size in self.kept.values()) < MAX_SPOOL_BYTES:
                 self._request_page(now)
@@ -199,7 +199,7 @@ class InputFetcher:
             self._fail(fetch, "this worker has no place for the inputs of the job", now)
             return
         arguments = {"id": entry.id, "delivery": entry.delivery, "cursor": fetch.cursor}
-        self._welcomes = self._session.registrations
+        self._registrations = self._session.registrations
         self._call = self._session.new_id()
         self._due = now + RESEND_AFTER
         call = commands.Call(self._call, "inputs", pack(arguments))
@@ -208,7 +208,7 @@ class InputFetcher:
     def replied(self, reply: commands.Reply, now: float) -> None:
         """Handle a page."""
         if not self._call or reply.request != self._call:
-            return  # asked for twice, or removed
+            return  # a repeated request was answered already, or the chunk was removed
         self._call = ""
         fetch = self.waiting[0]
         try:
@@ -220,7 +220,7 @@ class InputFetcher:
 
     def _store_page(self, fetch: _Fetch, page: bytes, cursor: int, now: float) -> None:
         spool = self._spool
-        assert spool is not None  # noqa: S101 - `_request_page` has seen it
+        assert spool is not None  # noqa: S101 - checked by `_request_page`
         _, entry = fetch.todo[0]
         if not fetch.cursor:
             spool.begin(entry.id)
@@ -246,7 +246,7 @@ class InputFetcher:
         if not self._call or error.request != self._call:
             return False
         if error.code in RETRY_LATER:
-            return True  # `tick` asks again
+            return True  # `tick` sends the CALL again
         self._call = ""
         fetch = self.waiting[0]
         if error.code == "not-held":
@@ -259,7 +259,7 @@ class InputFetcher:
         return True
 
     def _fail(self, fetch: _Fetch, text: str, now: float) -> None:
-        """Fail the job whose inputs cannot be fetched; hand back the others of its chunk."""
+        """Fail the job whose inputs cannot be fetched; hand back the other jobs of its chunk."""
         position, entry = fetch.todo[0]
         self._give_up(fetch)
         failure = RemoteError("eventmq.errors.ResultUnavailable", text)
@@ -284,7 +284,7 @@ def _page(result: bytes) -> tuple[list[object], int]:
     """Return the rows of a page, and the cursor of the next one.
 
     Raises:
-        ProtocolError: The result is no page.
+        ProtocolError: The result is not a page.
     """
     match unpack(result, "a page of inputs"):
         case {"rows": list(rows), "next": int(cursor)}:
@@ -294,14 +294,16 @@ def _page(result: bytes) -> tuple[list[object], int]:
 
 try:
     import fcntl
-except ImportError:  # not a Unix: nothing is locked, and what a killed worker leaves stays
+except ImportError:  # not a Unix: nothing is locked, and spools of killed workers stay
     fcntl = None  # type: ignore[assignment]
 
+#: Prefix of the name of a spool.
 _PREFIX = "eventmq-inputs-"
 
-#: Prefix of a spool that is being made: it has no lock yet.
+#: Prefix of the name of a new spool that is not locked yet.
 _NEW = "eventmq-new-"
 
+#: Name of the lock file in a spool.
 _LOCK = "lock"
 
 #: Bytes of the length before each page.
@@ -314,19 +316,19 @@ def new_spool() -> str:
 
 
 def _name(job_id: str) -> str:
-    """Return the name of a job's file: ids are any text."""
+    """Return the file name for a job, which is a hash since ids may be any text."""
     return hashlib.sha256(job_id.encode(errors="surrogatepass")).hexdigest()
 
 
 def read_spool(path: str, job_id: str) -> Iterator[list[Any]]:
-    """Yield the inputs of a job, as lists of id, content type and bytes. In the job's process.
+    """Yield the inputs of a job, as lists of id, content type and bytes; called in its process.
 
     Args:
         path: Path of the spool.
         job_id: Id of the job.
 
     Raises:
-        ResultUnavailable: The inputs are not there, or cannot be read.
+        ResultUnavailable: The inputs do not exist, or cannot be read.
     """
     try:
         with Path(path, _name(job_id)).open("rb") as file:
@@ -351,7 +353,7 @@ class SpoolDirectory:
         self._job = ""
 
     def begin(self, job_id: str) -> None:
-        """Begin the pages of a job."""
+        """Start writing the pages of a job."""
         self._close_file()
         if self._lock < 0:
             self._make()
@@ -363,13 +365,13 @@ class SpoolDirectory:
         return self.path / "part"
 
     def add(self, page: bytes) -> None:
-        """Add a page of the job that was begun last."""
-        assert self._file is not None, "no job was begun"  # noqa: S101 - a mistake of ours
+        """Add a page of the job of the last `begin`."""
+        assert self._file is not None, "no job was begun"  # noqa: S101 - a bug in the fetcher
         self._file.write(len(page).to_bytes(_LENGTH, "big"))
         self._file.write(page)
 
     def end(self) -> None:
-        """Publish the pages of the job that was begun last."""
+        """Publish the pages of the job of the last `begin`."""
         self._close_file()
         self._part.replace(self.path / _name(self._job))
 
@@ -391,7 +393,7 @@ class SpoolDirectory:
             file.close()
 
     def _make(self) -> None:
-        """Make the directory: it is locked before it gets its name."""
+        """Make the directory, locked before it gets its final name; remove unused ones."""
         made = Path(tempfile.mkdtemp(prefix=_NEW, dir=self.path.parent))
         self._lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         if fcntl is not None:
@@ -402,7 +404,7 @@ class SpoolDirectory:
 
 
 def _remove_unused(path: Path) -> None:
-    """Remove a spool whose worker was killed. One of another user cannot be opened."""
+    """Remove a spool whose worker was killed; those of other users cannot be opened."""
     if fcntl is None:
         return
     with suppress(OSError):

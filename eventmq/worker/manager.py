@@ -1,12 +1,12 @@
 """The job manager: the state machine of a worker between one broker and its pool.
 
 Messages, pool events and the time go in; messages come out (`JobManager.take_outbox`), and chunks
-are assigned to the slots of the pool. It knows no socket and reads the clock only for the text of a
-HEARTBEAT and for when jobs expire; ``now`` is monotonic seconds, the same clock as the pool's.
-`runner` owns the socket, the pool and the loop.
+are assigned to the slots of the pool. The manager knows no socket, and reads the clock only for the
+time in HEARTBEATs and for the expiry of jobs. ``now`` is monotonic seconds, from the same clock as
+the pool's. `runner` owns the socket, the pool and the loop.
 
-A chunk is held from its arrival until the broker has acknowledged the last of its answers. READY
-and HEARTBEAT list the held chunks, so that the broker notices what the network lost.
+A chunk is held from its arrival until the broker has acknowledged its last answer. READY and
+HEARTBEAT list the held chunks, so that the broker notices lost messages.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ NO_CREDIT = WorkerCredit(0)
 
 
 def _sent_at(text: str) -> float:
-    """Return when a chunk was sent, by the broker's clock; 0.0 where that cannot be read."""
+    """Return when a chunk was sent, by the broker's clock; 0.0 if the text is malformed."""
     return float(text) if text.replace(".", "", 1).isdecimal() else 0.0
 
 
 def _exit_report(event: SlotDied) -> str:
-    """Return how a process ended, as a text for people."""
+    """Return a description of the end of a process, for people."""
     last, peak = (f"{size / 2**20:.0f} MiB" for size in (event.rss, event.peak))
     if event.rss:
         memory = f"; it last had {last} of memory"
@@ -86,7 +86,7 @@ def _exit_report(event: SlotDied) -> str:
 def _find_culprit(
     event: SlotDied, withdrawn: Sequence[tuple[HeldChunk, Sequence[int]]]
 ) -> tuple[tuple[int, int] | None, set[tuple[int, int]]]:
-    """Return the job that killed a slot, None where that is not certain, and all that had started.
+    """Return the job that killed a slot, None if it is not certain; and all started jobs.
 
     Args:
         event: The death of the slot.
@@ -109,7 +109,7 @@ def _find_culprit(
 
 
 def _cancelled(chunk: HeldChunk, positions: Sequence[int], job: str) -> list[OutcomeRow]:
-    """Return the outcomes of jobs that did not start: ``job`` is cancelled, others go back."""
+    """Return outcomes of jobs that did not start: cancel ``job``, hand back the others."""
     kinds = OutcomeKind.HANDED_BACK, OutcomeKind.CANCELLED
     entries = chunk.index.entries
     return [OutcomeRow(position, kinds[entries[position].id == job]) for position in positions]
@@ -122,14 +122,15 @@ class JobManager:
         info: The contents of INFORM, and the intervals.
         pool: Runs the jobs; only its ``assign``, ``take_back``, ``running``, ``interrupt``,
             ``credit``, ``kill`` and ``scale`` are used.
-        clock: For the text of a HEARTBEAT, and to tell the broker's time from this machine's.
+        clock: Gives the time in HEARTBEATs, and is compared with the broker's time.
         timeout_policy: Decides the outcome of a job that was stopped at its hard limit; by default
-            it fails.
-        spool: Keeps inputs that are too large for a REQUEST; without it such a job fails.
+            the job fails.
+        spool: Keeps inputs that are too large for a REQUEST; without it jobs with such inputs fail.
 
     Attributes:
-        overdue: The shutdown grace has passed: kill what runs, then call `interrupted`.
-        done: The session has ended: send the outbox and close.
+        overdue: Whether the shutdown grace has passed: kill the running jobs, then call
+            `interrupted`.
+        done: Whether the session has ended: send the outbox and close.
     """
 
     def __init__(
@@ -159,12 +160,12 @@ class JobManager:
         self._slots = kind(pool, self._held_chunks, self._watchdog, info.slots or pool.slots)
         self._scaler = Autoscaler(info.slots, pool.slots) if info.slots else None
         self._clock = clock
-        #: How far the broker's time is behind the monotonic one, and when that was measured.
+        #: Seconds by which the broker's time is behind monotonic time, and when that was measured.
         self._broker_lag = 0.0, float("-inf")
         self._clock_differs = False
         self._drain_until: float | None = None
         self._await_acks_until: float | None = None
-        #: The epoch of the owner when a chunk or CANCEL of another broker was last ignored.
+        #: Epoch of the owner when a chunk or CANCEL of another broker was last ignored.
         self._fenced_in = 0
 
     @property
@@ -174,27 +175,27 @@ class JobManager:
 
     @property
     def session(self) -> WorkerSession:
-        """The session, with the owner of the store as far as is known."""
+        """The session, which knows the reports about the owner of the store."""
         return self._session
 
     @property
     def lost(self) -> bool:
-        """Whether the broker was silent for too long: connect anew, then call `connected`."""
+        """Whether the broker was silent for too long: reconnect, then call `connected`."""
         return self._session.lost
 
     @property
     def idle(self) -> bool:
-        """Whether the session holds nothing."""
+        """Whether the session holds no chunks."""
         return not self._held_chunks.chunks
 
     @property
     def busy(self) -> int:
-        """How many slots have jobs."""
+        """Number of slots that have jobs."""
         return self._slots.busy
 
     @property
     def credit(self) -> WorkerCredit:
-        """How much the worker wants to hold in total."""
+        """Total credit of the worker; none while it shuts down."""
         return NO_CREDIT if self._drain_until is not None else self._slots.credit
 
     # Input
@@ -204,10 +205,11 @@ class JobManager:
         self._session.connected(now)
 
     def ignore_old_owner(self) -> None:
-        """Log, once for each owner, that a broker which is not the owner sent work or a CANCEL.
+        """Log, once for each owner, that another broker than the owner sent a chunk or a CANCEL.
 
-        It was stopped after it had decided to send that, and does not know yet that it has lost
-        the store. The owner knows what was decided, and sends what still holds.
+        That broker was suspended before it could send the message, and does not know yet that it
+        has lost the store. The owner has all of its commits, and sends the message if it is still
+        valid.
         """
         owner = self._session.owner
         epoch = 0 if owner is None else self._session.owners.of(owner).epoch
@@ -252,7 +254,7 @@ class JobManager:
             _log.warning("the broker sent a message that cannot be read: %s", error)
 
     def pool_events(self, events: Sequence[PoolEvent], now: float) -> None:
-        """Handle what happened in the pool."""
+        """Handle events of the pool."""
         for event in events:
             if isinstance(event, JobsEnded):
                 self._jobs_ended(event, now)
@@ -264,7 +266,7 @@ class JobManager:
                 self._streams.progress_reported(event)
 
     def tick(self, now: float) -> None:
-        """Do what is due. Call it in every step, and after `seconds_to_tick`."""
+        """Carry out all due actions. Call this in every step, and after `seconds_to_tick`."""
         for slot in self._slots.check(now):
             self._take_back(slot, now)
         if self._watchdog.deadlines:
@@ -283,7 +285,7 @@ class JobManager:
             self._session.tick(now, self.credit)
 
     def terminate(self, now: float) -> None:
-        """Shut down: take no new jobs, hand back what has not started, end after the rest.
+        """Shut down: accept no jobs, hand back those that have not started, end after the others.
 
         Idempotent.
         """
@@ -297,7 +299,7 @@ class JobManager:
         self._drain(now, self._drain_until)
 
     def interrupted(self, now: float) -> list[tuple[str, str]]:
-        """Hand back the jobs that were killed while they ran, as deliveries that do not count.
+        """Hand back the jobs that were killed while they ran, without counting their attempts.
 
         Returns:
             Id and task of the jobs that ran.
@@ -317,12 +319,12 @@ class JobManager:
     # Output
 
     def take_outbox(self) -> list[list[bytes]]:
-        """Return the messages to send, in order, and forget them: lost ones are resent later."""
+        """Return and forget the messages to send, in order; lost ones are sent again later."""
         outbox, self._session.outbox = self._session.outbox, []
         return outbox
 
     def seconds_to_tick(self, now: float) -> float:
-        """Return in how many seconds `tick` has something to do."""
+        """Return the seconds until the next `tick`."""
         deadline = self._session.next_tick()
         if self._watchdog.deadlines:
             deadline = min(deadline, self._watchdog.next_tick())
@@ -385,15 +387,15 @@ class JobManager:
             self._assign(chunk, body, now)
 
     def _hand_back_whole(self, chunk: HeldChunk, now: float) -> None:
-        """Hand back a whole chunk that no slot has got."""
+        """Hand back a whole chunk that was not assigned to a slot."""
         self._reply_unassigned(chunk, chunk.handed_back(), now)
 
     def _localize_expiry(self, chunk: HeldChunk, body: bytes, sent: float, now: float) -> bytes:
-        """Return the body of a chunk with expiry times in this machine's wall clock.
+        """Return the body of a chunk with expiry times of this machine's wall clock.
 
-        Jobs expire by the broker's clock. A clock that differs from it by no more than a time
-        service corrects is withdrawn for the same. How long a chunk travelled is not known: the
-        fastest one of late tells the broker's time.
+        Jobs expire by the broker's clock. A difference that a time service would correct is
+        ignored. Since the transit time of a chunk is not known, the fastest recent chunk determines
+        the broker's time.
         """
         behind, measured_at = self._broker_lag
         if now - sent < behind or now - measured_at > SETTLED:
@@ -414,12 +416,12 @@ class JobManager:
         self._pool.assign(chunk.slot, chunk.number, body, chunk.end)
 
     def _reply_unassigned(self, chunk: HeldChunk, rows: Sequence[OutcomeRow], now: float) -> None:
-        """Answer a chunk that no slot has got."""
+        """Answer a chunk that was not assigned to a slot."""
         self._held_chunks.give_up(chunk)
         self._session.reply(chunk, encode_outcomes(rows), now)
 
     def _hand_back_waiting(self, now: float) -> None:
-        """Hand back the chunks that wait for the broker's answer, or for their inputs."""
+        """Hand back the chunks that wait for an answer of the broker, or for their inputs."""
         for chunk in (*self._suspects.take_all(), *self._inputs.take_all()):
             self._hand_back_whole(chunk, now)
 
@@ -434,9 +436,10 @@ class JobManager:
     def _slot_died(self, event: SlotDied, now: float) -> None:
         """Answer the jobs that were lost with a slot.
 
-        One job may have killed its process, or was to be stopped. Which one it was is certain where
-        it was running, or was the only one that had started: others that had started ended before
-        it. Where it is not certain, it may be each that had started. What had not goes back.
+        One job may have killed its process, or was being stopped. It is known which one if it was
+        running, or was the only one that had started; other started jobs had ended before it. If it
+        is not known, any of the started jobs may be the cause. Jobs that had not started are handed
+        back.
         """
         slot = event.slot
         self._slots.slot_died(slot)
@@ -481,10 +484,10 @@ class JobManager:
             event: The death of the slot.
             chunk: Chunk of the job.
             position: Position of the job in the chunk.
-            culprit: The job to which the death is charged, None where none is.
+            culprit: The job to which the death is charged, None if there is none.
             cause_known: Whether the culprit is known, or the worker itself killed the slot.
             started: The jobs that had started and were not answered.
-            other_jobs: How many jobs the slot had beside this one.
+            other_jobs: Number of other jobs of the slot.
         """
         lost_job = chunk.number, position
         if lost_job != culprit and lost_job not in started:
@@ -498,7 +501,7 @@ class JobManager:
         return OutcomeRow(position, OutcomeKind.DIED, content_type=ERROR_TYPE, result=error)
 
     def _cancel(self, job: str, delivery: str, now: float) -> None:
-        """Cancel a job. Those that wait with it in its slot are handed back."""
+        """Cancel a job; hand back the jobs that wait in its slot."""
         if not self._session.owned:
             self.ignore_old_owner()
             return
@@ -507,17 +510,17 @@ class JobManager:
         if chunk is not None:
             self._reply_unassigned(chunk, _cancelled(chunk, range(chunk.end), job), now)
             return
-        found = self._held_chunks.find(job, number)
-        if found is None:
+        match = self._held_chunks.find(job, number)
+        if match is None:
             return
-        chunk, position = found
+        chunk, position = match
         for withdrawn, positions in self._held_chunks.withdraw(
             chunk.slot, self._pool.take_back(chunk.slot)
         ):
             rows = _cancelled(withdrawn, positions, job)
             self._session.reply(withdrawn, encode_outcomes(rows), now)
         slot = self._slots.slot_of(chunk, position)
-        # Where it was not withdrawn it has started.
+        # If the job was not withdrawn, it has started.
         if slot is not None and position in self._held_chunks.open_positions(chunk):
             self._watchdog.cancel(slot, chunk, position, now)
 
@@ -538,7 +541,7 @@ class JobManager:
             self._watchdog.kill(slot)
 
     def _scale(self, now: float, scaler: Autoscaler) -> None:
-        """Use more slots, or one less: the last one, when it is idle."""
+        """Use more slots, or one less if the last one is idle."""
         slots = self._slots
         scaler.record(now, slots.busy)
         if scaler.size > slots.active:
@@ -562,7 +565,7 @@ class JobManager:
             self.finish()
 
     def finish(self) -> None:
-        """End now, whatever is unanswered. Idempotent."""
+        """End now, even with unanswered jobs. Idempotent."""
         if not self.done:
             self.done = True
             self._session.leave()

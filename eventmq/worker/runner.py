@@ -1,12 +1,12 @@
 """Runs a worker: the socket to the broker, the pool, and the loop between them.
 
-Order of a step, and why: everything readable is read first, since the broker's silence is judged
-after that. Then the pool is polled and its answers go out: clients wait for them. Then what is due
-is done, and its messages go out.
+The order of a step: first everything readable is read, since the silence of the broker is checked
+after that. Then the pool is polled and its answers are sent at once, since clients wait for them.
+Then all due actions are carried out, and their messages are sent.
 
-Where brokers share a store, the worker is connected to all of them. The session is that with the
-owner; when another broker says that it owns the store, the session goes on over the link to that
-one.
+If brokers share a store, the worker is connected to all of them, and has its session with the
+owner. When another broker reports that it owns the store, the session continues over the link to
+that broker.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = ["ConnectionLog", "WorkerRunner"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds of absence before the first warning: a broker that starts beside us takes as long.
+#: Seconds without a broker before the first warning: a broker that is starting needs as long.
 WARN_AFTER = 2.0
 
 #: Longest time in seconds between two warnings of one absence.
@@ -68,20 +68,20 @@ _IN = int(zmq.POLLIN)
 
 _OUT = int(zmq.POLLOUT)
 
-#: Most messages that are read in one step.
+#: Largest number of messages that are read in one step.
 MAX_READS = 1000
 
 #: Longest time in seconds between two steps.
 MAX_WAIT = 1.0
 
-#: Seconds between two handshakes of a worker that the broker refuses.
+#: Seconds between two handshakes with a broker that refuses the worker.
 HANDSHAKE_EVERY = 1.0
 
-#: Seconds after which a worker that no broker has answered yet tries the next one.
+#: Seconds after which a worker without an answer of any broker tries the next one.
 NEXT_AFTER = 2.0
 
-#: What `WorkerRunner.stop` was asked for.
-GO_ON, GRACEFULLY, AT_ONCE = range(3)
+#: Kinds of stop that `WorkerRunner.stop` has requested.
+NO_STOP, GRACEFUL, IMMEDIATE = range(3)
 
 
 def _hint(address: str) -> str:
@@ -91,10 +91,10 @@ def _hint(address: str) -> str:
 
 
 class ConnectionLog:
-    """Logs that a broker is absent, connected, lost, and back.
+    """Logs when a broker is absent, connected, lost, and connected again.
 
     Attributes:
-        shared: Another broker may take over: none need be started.
+        shared: Whether another broker may take over, so that none need be started.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class ConnectionLog:
         self._refusal = ""
 
     def handshake_failed(self, address: str, why: str) -> None:
-        """Log why a handshake with the broker fails, when it fails for a new reason."""
+        """Log why a handshake with the broker has failed, if the reason is new."""
         if why != self._refusal:
             self._refusal = why
             _log.warning("the broker at %s cannot be used: %s", address, why)
@@ -116,7 +116,7 @@ class ConnectionLog:
     def update(
         self, now: float, address: str, *, online: bool, broken: bool, received: bool
     ) -> None:
-        """Log what is new about the connection. Call it in every step.
+        """Log changes of the connection. Call this in every step.
 
         Args:
             now: Monotonic time.
@@ -148,9 +148,7 @@ class ConnectionLog:
     def _warn_absent(self, now: float, address: str, seconds: float) -> None:
         self._warn_every = min(MAX_WARN_EVERY, 2 * self._warn_every)
         self._due = now + self._warn_every
-        if (
-            self._answered or self._refusal
-        ):  # it is there; the session logs why it refuses this worker
+        if self._answered or self._refusal:  # the session logs why the broker refuses this worker
             return
         self._warned = True
         if self.shared:
@@ -169,13 +167,13 @@ class ConnectionLog:
 
 
 class ListenerLink:
-    """The link to a broker beside that of the session, which is heard about the owner.
+    """The link to another broker than that of the session, whose owner reports are received.
 
     Args:
-        address: Of the broker.
-        link: To it.
-        listener: What listens.
-        broken: The connection is lost.
+        address: Address of the broker.
+        link: The link.
+        listener: Handles the messages of the broker.
+        broken: Whether the connection is lost.
     """
 
     __slots__ = ("address", "broken", "link", "listener")
@@ -189,7 +187,7 @@ class ListenerLink:
         self.broken = broken
 
     def step(self, ready: AbstractSet[Any], now: float) -> bool:
-        """Do what is due; return False where something came that only the owner may send."""
+        """Carry out all due actions; return False after a message that only the owner may send."""
         link, listener, allowed = self.link, self.listener, True
         if link.socket in ready:
             for _ in range(MAX_READS):
@@ -213,39 +211,39 @@ class WorkerRunner:
 
     Args:
         pool: Runs the jobs; started and stopped by the runner.
-        brokers: Addresses. Of brokers that share a store, the owner gives the jobs. Of others the
-            next one is tried when a broker is silent and no chunk is held.
+        brokers: Addresses of the brokers. If they share a store, the owner sends the jobs.
+            Otherwise the next broker is tried when one is silent and no chunk is held.
         info: Description of the worker; ``session`` and ``name`` are filled in.
-        max_frame: Longest frame in bytes that is accepted, 0 for any.
-        context: zmq context of the process, where there is one; needed for ``inproc://`` addresses.
-        clock: Reads time.
+        max_frame: Bytes of the longest frame that is accepted, 0 for any.
+        context: ZeroMQ context to use, needed for ``inproc://`` addresses; None makes one.
+        clock: Reads the time.
         on_ready: Called once, in the runner's thread, when a broker has accepted the worker.
         timeout_policy: Decides the outcome of jobs that were stopped at their hard limit.
-
     """
 
-    #: Makes the context in which `run` runs.
+    #: Returns the context manager in which `run` runs.
     run_context: Callable[[], AbstractContextManager[None]] = nullcontext
-    #: For CURVE, None for brokers without; set before `run`.
+    #: Keys for CURVE, None for brokers without CURVE; set before `run`.
     keys: ClientKeys | None = None
     #: Where jobs find inputs that are too large for a REQUEST; set before `run`.
     spool: SpoolDirectory | None = None
 
-    #: Tells a service manager what this worker does; it gets a sign of life from `run`.
+    #: Reports the state of this worker to a service manager; `run` sends a sign of life.
     notifier = Notifier({})
 
     #: Link to the broker, from `begin` to `end`.
     _link: Link | None = None
-    #: The last value of `_poll_items`, and what it was made from.
+    #: The last value of `_poll_items`, and the values that it was made from.
     _items: Sequence[tuple[Any, int]] = ()
     _polled: object = None
 
-    #: When a socket whose handshake failed is replaced: libzmq does not try again.
+    #: Time at which a socket with a failed handshake is replaced, since libzmq does not retry; 0.0
+    #: for never.
     _retry_at = 0.0
-    #: When the next broker is tried, while none has accepted the worker.
+    #: Time at which the next broker is tried, if none has accepted the worker.
     _next_at = NEVER
-    #: When the links beside that of the session are looked after next.
-    _listen_due = 0.0
+    #: Time at which the links to other brokers are next updated.
+    _listen_at = 0.0
 
     def __init__(
         self,
@@ -262,14 +260,14 @@ class WorkerRunner:
         self._pool = pool
         self._brokers = deque(brokers)
         self._positions = {address: position for position, address in enumerate(brokers)}
-        #: Of the broker with which the session is.
+        #: Address of the broker of the session.
         self._address = brokers[0]
-        #: Links to the other brokers, where they share their store.
-        self._beside: list[ListenerLink] = []
-        #: Address of one of these -> why its handshake failed, as it was logged.
+        #: Links to the other brokers, if they share their store.
+        self._listener_links: list[ListenerLink] = []
+        #: Address of one of these -> logged reason why its handshake failed.
         self._refusals: dict[str, str] = {}
-        #: What was last logged about an owner with which the session is not.
-        self._named: OwnerInfo | None = None
+        #: Last logged report about an owner that is not the broker of the session.
+        self._logged_owner: OwnerInfo | None = None
         self._was_online = False
         self._info = replace(info, name=info.name or f"{socket.gethostname()}:{os.getpid()}")
         self._max_frame = max_frame
@@ -278,27 +276,27 @@ class WorkerRunner:
         self._on_ready = on_ready
         self._timeout_policy = timeout_policy
         self._restart_requested = False
-        self._stop_requested = self._stop_handled = GO_ON
+        self._stop_requested = self._stop_handled = NO_STOP
         self._pool_runs = self._broken = False
-        #: When the pool is polled without a notification: it has answers that wait for others.
-        self._pool_due = 0.0
+        #: Time at which the pool is polled without a notification, since it may hold answers back.
+        self._poll_pool_at = 0.0
         self._pool_fds: Sequence[int] = ()
         self._connection_log = ConnectionLog()
         self._backlog: deque[list[bytes]] = deque()
         self._wakeup = Wakeup()
 
     def stop(self, *, now: bool = False) -> None:
-        """End: gracefully, or with ``now`` at once. From any thread or signal handler."""
-        self._stop_requested = max(self._stop_requested, AT_ONCE if now else GRACEFULLY)
+        """Stop gracefully, or at once with ``now``. Call it from any thread or signal handler."""
+        self._stop_requested = max(self._stop_requested, IMMEDIATE if now else GRACEFUL)
         self._wakeup.set()
 
     def restart(self) -> None:
-        """End gracefully, in order to be started anew. From any thread or signal handler."""
+        """Stop gracefully in order to restart. Call it from any thread or signal handler."""
         self._restart_requested = True
         self._wakeup.set()
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return the figures of this worker for a monitor, from any thread."""
+        """Return the metrics of this worker. Call it from any thread."""
         manager = None if self._link is None else self._manager
         return {
             "worker": {
@@ -311,18 +309,18 @@ class WorkerRunner:
 
     @property
     def needs_restart(self) -> bool:
-        """Whether another worker is to be started when it has ended, and nothing has stopped it.
+        """Whether to start another worker when this one has ended, unless it was stopped.
 
-        `restart` asked for that, or too many threads were abandoned.
+        True after `restart`, or if too many threads were abandoned.
         """
-        return self._restart_requested and self._stop_requested == GO_ON
+        return self._restart_requested and self._stop_requested == NO_STOP
 
     def handle_signal(self, signum: int, frame: FrameType | None) -> None:
         """Stop: gracefully at the first signal, at once at the second."""
-        self.stop(now=self._stop_requested != GO_ON)
+        self.stop(now=self._stop_requested != NO_STOP)
 
     def install_signal_handlers(self) -> None:
-        """Let SIGTERM and SIGINT stop the worker. In the main thread only."""
+        """Let SIGTERM and SIGINT stop the worker. Call it in the main thread only."""
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self.handle_signal)
 
@@ -330,7 +328,7 @@ class WorkerRunner:
         """Serve until `stop`.
 
         Raises:
-            EventMQError: The pool cannot start: one sentence says why.
+            EventMQError: The pool cannot start; the message gives the reason.
         """
         own = self._context is None
         with self.run_context():
@@ -347,10 +345,10 @@ class WorkerRunner:
                 if own and self._context is not None:
                     self._context.term()
 
-    # Steps, for a program with a loop of its own: one thread calls them
+    # Steps, for a program with a loop of its own; call them from one thread
 
     def begin(self) -> None:
-        """Start the pool and connect. Call `end` in any case."""
+        """Start the pool and connect. Call `end` afterwards, even if this raises."""
         self._context = self._context or new_context()
         self._pool.start()
         self._pool_runs = True
@@ -363,28 +361,28 @@ class WorkerRunner:
         wait = min(MAX_WAIT, self._manager.seconds_to_tick(now))
         if self._retry_at:
             wait = min(wait, max(0.0, self._retry_at - now))
-        for beside in self._beside:
-            wait = min(wait, max(0.0, beside.listener.next_tick() - now))
+        for other in self._listener_links:
+            wait = min(wait, max(0.0, other.listener.next_tick() - now))
         assert self._link is not None  # noqa: S101 - started
         return self._poll_items(self._link), wait
 
     def poll_pool_next(self) -> None:
-        """Let the next `step` poll the pool, also where none of its descriptors is readable."""
-        self._pool_due = 0.0
+        """Let the next `step` poll the pool, even if none of its descriptors is readable."""
+        self._poll_pool_at = 0.0
 
     def step(self, ready: AbstractSet[Any]) -> bool:
-        """Do what is due; return False when the worker has ended: then call `end`."""
+        """Carry out all due actions; return False if the worker has ended: then call `end`."""
         manager, link = self._manager, self._link
         assert link is not None  # noqa: S101 - started
         now = self._clock.monotonic()
         received = link.socket in ready and self._read(link, now)
-        if self._pool_runs and (now >= self._pool_due or not ready.isdisjoint(self._pool_fds)):
+        if self._pool_runs and (now >= self._poll_pool_at or not ready.isdisjoint(self._pool_fds)):
             self._poll_pool(link, now)
         self._handle_stop(now)
         if link.monitor_fd in ready and self._reconnected(link):
             manager.connected(now)
         manager.tick(now)
-        if manager.session.owner is not None or self._beside:
+        if manager.session.owner is not None or self._listener_links:
             self._follow_owner(ready, now)
             self._connection_log.shared = manager.session.owner is not None
             link = self._link
@@ -416,26 +414,26 @@ class WorkerRunner:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-        while self._beside:
-            self._beside.pop().link.close(0)
+        while self._listener_links:
+            self._listener_links.pop().link.close(0)
         self._wakeup.close()
 
     # Parts of a step
 
     def _poll_pool(self, link: Link, now: float) -> None:
-        """Handle what happened in the pool, and send its answers at once."""
-        self._pool_due = now + CHECK_EVERY
+        """Handle the events of the pool, and send its answers at once."""
+        self._poll_pool_at = now + CHECK_EVERY
         self._manager.pool_events(self._pool.poll(), now)
         self._send(link)
         if (
             self._info.max_abandoned_threads
-            and self._stop_requested == GO_ON
+            and self._stop_requested == NO_STOP
             and not self._restart_requested
         ):
             self._count_abandoned()
 
     def _handshake_due(self, link: Link, now: float) -> bool:
-        """Log a failed handshake; return whether it is time for another one."""
+        """Log a failed handshake; return whether another one is due."""
         if link.handshake_error:
             self._connection_log.handshake_failed(self._address, link.handshake_error)
             self._retry_at = self._retry_at or now + HANDSHAKE_EVERY
@@ -452,10 +450,10 @@ class WorkerRunner:
         return True
 
     def _poll(self, items: Sequence[tuple[Any, int]], wait: float) -> set[Any]:
-        """Poll until something is ready or due; return the sockets that are readable.
+        """Poll until a source is readable or ``wait`` has passed; return the readable sources.
 
-        A socket that is not ready is not read: each attempt costs microseconds in the middle
-        of a round trip.
+        A socket that is not readable must not be read: each attempt costs microseconds in the
+        middle of a round trip.
         """
         ready = {source for source, _ in zmq_poll(items, int(wait * 1000) + 1)}
         if self._wakeup.fd in ready:
@@ -463,20 +461,20 @@ class WorkerRunner:
         return ready
 
     def _poll_items(self, link: Link) -> Sequence[tuple[Any, int]]:
-        """Return the items to poll, the same list until something changes."""
+        """Return the items to poll; the same list if nothing has changed."""
         fds = self._pool_fds = self._pool.filenos() if self._pool_runs else ()
-        polled = link, bool(self._backlog), fds, [beside.link for beside in self._beside]
+        polled = link, bool(self._backlog), fds, [other.link for other in self._listener_links]
         if polled != self._polled:
             self._polled = polled
             events = _IN | _OUT if self._backlog else _IN
             descriptors = (self._wakeup.fd, link.monitor_fd, *fds)
-            beside = [fd for each in polled[-1] for fd in (each.socket, each.monitor_fd)]
-            sources = (*descriptors, *beside)
+            others = [fd for each in polled[-1] for fd in (each.socket, each.monitor_fd)]
+            sources = (*descriptors, *others)
             self._items = [(link.socket, events), *((source, _IN) for source in sources)]
         return self._items
 
     def _count_abandoned(self) -> None:
-        """Restart where too many threads are abandoned."""
+        """Restart if too many threads are abandoned."""
         if self._pool.abandoned > self._info.max_abandoned_threads:
             _log.error(
                 "%d threads were abandoned and still run, more than max_abandoned_threads allows "
@@ -486,32 +484,32 @@ class WorkerRunner:
             self._restart_requested = True
 
     def _handle_stop(self, now: float) -> None:
-        """Shut down as `stop` or `restart` was asked to."""
-        requested = max(self._stop_requested, GRACEFULLY if self._restart_requested else GO_ON)
+        """Shut down if `stop` or `restart` was called."""
+        requested = max(self._stop_requested, GRACEFUL if self._restart_requested else NO_STOP)
         if requested == self._stop_handled:
             return
         self._stop_handled = requested
-        if self._stop_requested != GO_ON:
+        if self._stop_requested != NO_STOP:
             self.notifier.stopping("ending: what runs has its grace")
-        if requested == AT_ONCE:
+        if requested == IMMEDIATE:
             self._interrupt(now, "stopped at once")
             self._manager.finish()
         else:
             self._manager.terminate(now)
 
     def _interrupt(self, now: float, why: str) -> None:
-        """Kill what runs, then hand it back: nothing may run on after that."""
+        """Stop the pool, then hand back the running jobs, which must not continue after that."""
         self._stop_pool()
         self._manager.pool_events(self._pool.poll(), now)
         joblog.aborted(self._manager.interrupted(now), why)
 
     def _send(self, link: Link) -> None:
-        """Send what can be sent now; the rest waits until the socket takes it."""
+        """Send the messages that can be sent now; keep the others in the backlog."""
         backlog = self._backlog
         outbox = self._manager.take_outbox()
         if outbox:
             if not self._manager.online:
-                backlog.clear()  # it is an INFORM, and replaces one that could not be sent
+                backlog.clear()  # the outbox is an INFORM, which replaces an unsent one
             backlog += outbox
         while backlog and link.send(backlog[0]):
             backlog.popleft()
@@ -519,7 +517,7 @@ class WorkerRunner:
     # Connections
 
     def _reconnected(self, link: Link) -> bool:
-        """Return whether a lost connection is there again: the broker may be a new one."""
+        """Return whether a lost connection is back; the broker may be a new one."""
         reconnected = False
         for made in link.connections():
             reconnected = made and (self._broken or reconnected)
@@ -549,7 +547,7 @@ class WorkerRunner:
         return link
 
     def _open(self, address: str) -> Link:
-        """Open a socket, with a routing id of its own."""
+        """Open a link with a routing id of its own."""
         _log.debug("connecting to %s", address)
         assert self._context is not None  # noqa: S101 - started
         keys, owner = self.keys, self._manager.session.owner
@@ -562,7 +560,7 @@ class WorkerRunner:
         )
 
     def _reconnect(self) -> Link:
-        """Connect anew; to another broker only if no chunk is held: those belong to the first."""
+        """Reconnect; to another broker only if no chunk is held: chunks belong to one broker."""
         self._backlog.clear()
         manager = self._manager
         if len(self._brokers) > 1 and manager.idle and manager.session.owner is None:
@@ -574,33 +572,34 @@ class WorkerRunner:
     # Brokers that share a store
 
     def _follow_owner(self, ready: AbstractSet[Any], now: float) -> None:
-        """Listen to the brokers beside that of the session, and go over to the owner."""
+        """Handle the reports of the other brokers, and switch the session to the owner."""
         session = self._manager.session
-        for beside in self._beside:
-            if not beside.step(ready, now):
+        for other in self._listener_links:
+            if not other.step(ready, now):
                 self._manager.ignore_old_owner()
-            if error := beside.link.handshake_error:
-                beside.link.handshake_error = ""
-                self._log_refusal(beside.address, error)
+            if error := other.link.handshake_error:
+                other.link.handshake_error = ""
+                self._log_refusal(other.address, error)
         if not session.owned:
-            owner = next((each for each in self._beside if each.listener.owned), None)
+            owner = next((each for each in self._listener_links if each.listener.owned), None)
             if owner is not None:
-                self._go_over(owner, now)
+                self._switch_to(owner, now)
             elif session.online:
                 session.wait_for_owner(now)
-        if now >= self._listen_due or not session.owned:
-            self._listen_due = now + MAX_WAIT
+        if now >= self._listen_at or not session.owned:
+            self._listen_at = now + MAX_WAIT
             self._listen(session, now)
 
-    def _go_over(self, owner: ListenerLink, now: float) -> None:
-        """Go on with the session over the link to the owner, and listen to the one before."""
+    def _switch_to(self, owner: ListenerLink, now: float) -> None:
+        """Continue the session over the link to the owner, and listen to the former broker."""
         _log.info("the broker at %s owns the store now", owner.address)
         manager, old = self._manager, self._link
         assert old is not None  # noqa: S101 - started
         listener = OwnerListener(manager.session)
         listener.connected(now)
-        self._beside.remove(owner)
-        self._beside.append(ListenerLink(self._address, old, listener, broken=self._broken))
+        self._listener_links.remove(owner)
+        former = ListenerLink(self._address, old, listener, broken=self._broken)
+        self._listener_links.append(former)
         self._link, self._address, self._broken = owner.link, owner.address, owner.broken
         self._retry_at, self._next_at = 0.0, NEVER
         self._backlog.clear()
@@ -614,30 +613,30 @@ class WorkerRunner:
             _log.warning("the broker at %s cannot be used: %s", address, error)
 
     def _listen(self, session: WorkerSession, now: float) -> None:
-        """Open links to the brokers that were given, and to an owner at another address.
+        """Open links to the configured brokers, and to an owner at another address.
 
-        Others are closed, and so are those that were silent for too long, to be opened anew.
+        Close all other links, and reopen those to brokers that were silent for too long.
         """
-        wanted = {*self._positions, self._named_owner(session)} - {"", self._address}
-        if session.owner is None:  # its store is shared no more
-            wanted.clear()
-        for beside in [*self._beside]:
-            if beside.listener.lost or beside.address not in wanted:
-                self._beside.remove(beside)
-                beside.link.close(0)
-        for address in sorted(wanted - {beside.address for beside in self._beside}):
+        addresses = {*self._positions, self._reported_owner(session)} - {"", self._address}
+        if session.owner is None:  # the store is no longer shared
+            addresses.clear()
+        for other in [*self._listener_links]:
+            if other.listener.lost or other.address not in addresses:
+                self._listener_links.remove(other)
+                other.link.close(0)
+        for address in sorted(addresses - {other.address for other in self._listener_links}):
             listener = OwnerListener(session)
             listener.connected(now)
-            self._beside.append(ListenerLink(address, self._open(address), listener))
+            self._listener_links.append(ListenerLink(address, self._open(address), listener))
 
-    def _named_owner(self, session: WorkerSession) -> str:
-        """Return the address of the owner where the broker of the session is another, else ""."""
+    def _reported_owner(self, session: WorkerSession) -> str:
+        """Return the address of the owner if it is not the broker of the session, else ""."""
         if session.owner is None or session.owned:
             return ""
         owner = session.owners.of(session.owner)
         why = "" if owner.address in self._positions else untrusted(self.keys, owner.key)
-        if owner != self._named:
-            self._named = owner
+        if owner != self._logged_owner:
+            self._logged_owner = owner
             _log.log(
                 logging.WARNING if why or not owner.address else logging.INFO,
                 "the broker at %s is a standby; the owner of the store is %s%s",

@@ -1,8 +1,8 @@
 """Session of a worker with its broker: INFORM until it is acknowledged, heartbeats, replies.
 
-`JobManager` owns one, and passes it the credit of the worker. `HeldChunks` says which chunks the
-session holds, in which slot each is, and what was answered. Replies are kept until the broker has
-acknowledged them, and sent again until then. `SuspectChunks` announces a job that may have killed a
+`JobManager` owns a session, and passes it the credit of the worker. `HeldChunks` records which
+chunks the session holds, the slot of each, and the answered jobs. Replies are kept and sent again
+until the broker has acknowledged them. `SuspectChunks` announces a job that may have killed a
 worker to the broker before it runs. ``now`` is monotonic seconds.
 """
 
@@ -57,12 +57,12 @@ RESEND_AFTER = 5.0
 #: Error codes after which a CALL is sent again later.
 RETRY_LATER = frozenset({"rate-limited", "store-full", "inform-again", "no-owner"})
 
-#: Most bytes of an outcome beside its result.
+#: Upper bound of the bytes of an outcome beside its result.
 _ROW = 256
 
 
 class WorkerCredit(NamedTuple):
-    """Total credit of a worker: chunks, and jobs if it counts those (else 0)."""
+    """Total credit of a worker: chunks, and jobs if it counts jobs, else 0."""
 
     chunks: int
     jobs: int = 0
@@ -73,15 +73,15 @@ class HeldChunk:
 
     Attributes:
         number: Number of the chunk in the session.
-        message: Id of the REQUEST that brought it.
+        message: Id of its REQUEST.
         index: Ids, deliveries and limits of its jobs.
         slot: The slot that runs it.
-        next: First position that was not answered.
-        end: Position after the last one that its slot has: from here on jobs were handed back.
-        unacked: Replies that the broker has not acknowledged.
-        open: Positions without answer, of a chunk whose jobs end in any order.
-        timed: Whether one of its jobs has a time limit.
-        since: Monotonic time from which its slot was seen to run it, 0.0 before.
+        next: First unanswered position.
+        end: Position after the last job of its slot; jobs from here on were handed back.
+        unacked: Number of replies that the broker has not acknowledged.
+        open: Unanswered positions, in a chunk whose jobs end in any order.
+        timed: Whether a job has a time limit.
+        since: Monotonic time since which its slot was seen to run it, 0.0 before.
     """
 
     __slots__ = (
@@ -114,9 +114,9 @@ class HeldChunks:
     """The chunks that one session holds. A slot runs its chunks in the order of `add`.
 
     Attributes:
-        received: Highest chunk number that was received.
+        received: Highest received chunk number.
         chunks: The held chunks by number.
-        jobs: Per slot, jobs that were assigned to it and are not answered.
+        jobs: Number of assigned and unanswered jobs, by slot.
     """
 
     __slots__ = ("_queues", "chunks", "jobs", "received")
@@ -132,11 +132,11 @@ class HeldChunks:
         return tuple(sorted(self.chunks))
 
     def hold(self, chunk: HeldChunk) -> None:
-        """Hold a chunk that no slot has got yet."""
+        """Hold a chunk that is not assigned to a slot yet."""
         self.chunks[chunk.number] = chunk
 
     def give_up(self, chunk: HeldChunk) -> None:
-        """Mark a held chunk that no slot will get: none of its jobs is open any more."""
+        """Mark a held chunk that will not be assigned to a slot: none of its jobs is open."""
         chunk.end = chunk.next
 
     def add(self, chunk: HeldChunk) -> None:
@@ -148,13 +148,13 @@ class HeldChunks:
     def answer(
         self, slot: int, number: int, count: int, positions: Sequence[int]
     ) -> HeldChunk | None:
-        """Record ``count`` answers of a slot; return the chunk, None if the slot has no such one.
+        """Record ``count`` answers of a slot; return the chunk, None if the slot does not have it.
 
         Args:
             slot: The slot that answers.
             number: Number of the chunk.
-            count: How many of its jobs were answered: the next ones.
-            positions: Which jobs these are, where they end in any order.
+            count: Number of answered jobs: the next ones of the chunk.
+            positions: Positions of these jobs, if jobs end in any order.
         """
         chunk = self.chunks.get(number)
         if chunk is None or chunk.slot != slot or chunk.next + count > chunk.end:
@@ -184,7 +184,7 @@ class HeldChunks:
     def started(
         self, withdrawn: Sequence[tuple[HeldChunk, Sequence[int]]]
     ) -> list[tuple[HeldChunk, int]]:
-        """Return which job that `withdraw_all` removed had started: the next to be answered."""
+        """Return the job removed by `withdraw_all` that had started: the next to be answered."""
         return [(chunk, positions[0]) for chunk, positions in withdrawn[-1:]]
 
     def remove_lost(self, event: SlotDied) -> list[tuple[HeldChunk, Sequence[int]]]:
@@ -197,7 +197,7 @@ class HeldChunks:
             self.chunks.pop(chunk.number, None)
 
     def find(self, job: str, delivery: int) -> tuple[HeldChunk, int] | None:
-        """Return chunk and position of an unanswered delivery that is with a slot, None if none."""
+        """Return chunk and position of an unanswered delivery in a slot, None if there is none."""
         for chunk in chain.from_iterable(self._queues):
             position = chunk.position_of(job, delivery)
             if position is not None and position in self.open_positions(chunk):
@@ -205,19 +205,19 @@ class HeldChunks:
         return None
 
     def is_open(self, slot: int, number: int, position: int) -> bool:
-        """Return whether a slot still has to answer a job."""
+        """Return whether a job of a slot is unanswered."""
         chunk = self.chunks.get(number)
         return chunk is not None and chunk.slot == slot and position in self.open_positions(chunk)
 
     def open_positions(self, chunk: HeldChunk) -> Sequence[int]:
-        """Return the positions of a chunk that are not answered and with its slot."""
+        """Return the unanswered positions of a chunk that its slot has."""
         return range(chunk.next, chunk.end)
 
     def _is_done(self, chunk: HeldChunk) -> bool:
         return chunk.next == chunk.end
 
     def _close(self, slot: int) -> None:
-        """Remove the chunks from a slot's queue that have nothing left to run."""
+        """Remove the chunks without open jobs from the queue of a slot."""
         queue = self._queues[slot]
         while queue and queue[0].next == queue[0].end:
             queue.popleft()
@@ -226,10 +226,10 @@ class HeldChunks:
 
 
 class SharedHeldChunks(HeldChunks):
-    """Held chunks that slots share: jobs end in any order, slot 0 stands for all.
+    """Held chunks that slots share: jobs end in any order, and slot 0 stands for all slots.
 
     Attributes:
-        timed: How many of the chunks have jobs with a time limit.
+        timed: Number of chunks that have jobs with a time limit.
     """
 
     __slots__ = ("timed",)
@@ -275,7 +275,7 @@ class SharedHeldChunks(HeldChunks):
     def started(
         self, withdrawn: Sequence[tuple[HeldChunk, Sequence[int]]]
     ) -> list[tuple[HeldChunk, int]]:
-        """Return all jobs that `withdraw_all` removed, the oldest first: each may have started."""
+        """Return all jobs removed by `withdraw_all`, the oldest first: each may have started."""
         return [
             (chunk, position) for chunk, positions in reversed(withdrawn) for position in positions
         ]
@@ -297,12 +297,12 @@ class SharedHeldChunks(HeldChunks):
         return [] if chunk is None else [(chunk, (event.position,))]
 
     def is_open(self, slot: int, number: int, position: int) -> bool:
-        """Return whether a job is still to be answered."""
+        """Return whether a job is unanswered."""
         chunk = self.chunks.get(number)
         return chunk is not None and position in chunk.open
 
     def open_positions(self, chunk: HeldChunk) -> Sequence[int]:
-        """Return the positions of a chunk that are still to be answered."""
+        """Return the unanswered positions of a chunk."""
         return sorted(chunk.open)
 
     def _is_done(self, chunk: HeldChunk) -> bool:
@@ -347,7 +347,7 @@ class Replies:
         return sent.chunk
 
     def to_resend(self, now: float, *, everything: bool = False) -> list[list[bytes]]:
-        """Return the messages that are to be sent again now."""
+        """Return the messages to send again now."""
         again = []
         for sent in self._sent.values():
             if everything or now - sent.at >= RESEND_AFTER:
@@ -356,7 +356,7 @@ class Replies:
         return again
 
     def oldest(self) -> float | None:
-        """Return when the message that waits longest was last sent, None if there is none."""
+        """Return the earliest time at which a kept message was last sent, None without messages."""
         return min([sent.at for sent in self._sent.values()], default=None)
 
 
@@ -385,25 +385,25 @@ def _split(rows: Sequence[OutcomeRow], limit: int) -> list[list[OutcomeRow]]:
 def fit_outcomes(body: bytes, limit: int, index: ChunkIndex, *, logs: bool = True) -> list[bytes]:
     """Return the same outcomes in bodies of at most ``limit`` bytes (0: no limit).
 
-    A result that fits into none becomes the failure `ResultTooLarge`, and is logged as that. A log
-    that does not fit in beside the result is left out.
+    A result that is too large for a body becomes the failure `ResultTooLarge`, which is logged. A
+    kept log that does not fit beside its result is left out.
 
     Args:
         body: The encoded outcomes.
         limit: Frame limit of the broker in bytes.
         index: Index of the chunk that they answer.
-        logs: The broker takes the logs of jobs.
+        logs: Whether the broker keeps the logs of jobs.
     """
     if logs and (not limit or len(body) <= limit):
         return [body]
     limit = limit or sys.maxsize
-    decoded, kept = read_outcomes(body)
-    if not kept and len(body) <= limit:
+    decoded, job_logs = read_outcomes(body)
+    if not job_logs and len(body) <= limit:
         return [body]
     rows = [OutcomeRow(*row) for row in decoded]
     rows = [_too_large(r, limit, index) if len(r.result) + _ROW > limit else r for r in rows]
     if logs:
-        rows = [_with_log(row, kept.get(row.position, b""), limit) for row in rows]
+        rows = [_with_log(row, job_logs.get(row.position, b""), limit) for row in rows]
     return [encode_outcomes(part) for part in _split(rows, limit)]
 
 
@@ -417,21 +417,21 @@ class SessionInfo:
     """Description of a worker, as INFORM sends it, and its timeouts. Times are seconds.
 
     Attributes:
-        session: Id of this run.
-        name: For people, such as ``host:pid``.
-        queues: (weight, name) pairs; none means the broker's default.
+        session: Id of this run of the worker.
+        name: Name for people, such as ``host:pid``.
+        queues: (weight, name) pairs; empty for the broker's default queue.
         tasks: Names of the registered tasks.
         callables: Patterns of dotted paths that legacy jobs may call.
         heartbeat: Time between two heartbeats.
-        heartbeat_timeout: A broker that is silent for so long is taken for dead.
-        shutdown_grace: Time that running jobs have when the worker is told to end.
-        cancel_grace: Time that a running job has when it is cancelled.
-        slots: How many of the pool's slots are used at first and at least; more as they are
-            needed. 0 uses all of them, always.
-        max_abandoned_threads: Threads of the pool that may be abandoned; with more the worker
-            shuts down, to be started anew. 0 allows any number.
+        heartbeat_timeout: A broker that is silent for this time counts as dead.
+        shutdown_grace: Time that running jobs have to end when the worker is stopped.
+        cancel_grace: Time that a running job has to end when it is cancelled.
+        slots: Number of slots of the pool that are used at first and at least; more are used when
+            needed. 0 always uses all of them.
+        max_abandoned_threads: Number of threads of the pool that may be abandoned; with more the
+            worker restarts. 0 allows any number.
         pool: Name of the pool, for people.
-        max_slots: How many jobs the pool can run at once, for people.
+        max_slots: Number of jobs that the pool can run at once, for people.
         version: Version of this software, for people.
     """
 
@@ -458,26 +458,26 @@ def _nothing() -> None:
 class WorkerSession:
     """Session of a worker with one broker.
 
-    A broker that does not own its store is informed at intervals, and sent nothing else.
+    A broker that does not own its store gets INFORM at intervals, and no other messages.
 
     Args:
         info: The contents of INFORM.
         held_chunks: The held chunks.
-        clock: For the text of a HEARTBEAT.
-        pages: The worker fetches inputs in pages that are too large for a REQUEST.
+        clock: Gives the time in HEARTBEATs.
+        pages: Whether the worker can fetch inputs that are too large for a REQUEST in pages.
 
     Attributes:
-        online: The broker has acknowledged INFORM.
-        lost: The broker was silent for too long.
+        online: Whether the broker has acknowledged INFORM.
+        lost: Whether the broker was silent for too long.
         replies: Replies that the broker has not acknowledged.
         outbox: Messages to send.
-        max_frame: Longest frame that the broker accepts, 0 while that is not known.
-        streams: The broker accepts parts of streams.
-        logs: The broker keeps the logs of jobs.
-        registrations: How often the broker has acknowledged INFORM.
+        max_frame: Bytes of the longest frame that the broker accepts, 0 if it is not known.
+        streams: Whether the broker accepts parts of streams.
+        logs: Whether the broker keeps the logs of jobs.
+        registrations: Number of times that the broker has acknowledged INFORM.
         on_registered: Called after the broker has acknowledged INFORM and READY is in the outbox.
-        owner: What the broker last said about the owner of its store; None if that is not shared.
-        owners: What all brokers of the worker said about it.
+        owner: Last report of the broker about the owner of its store; None if it is not shared.
+        owners: Reports of all brokers of the worker.
     """
 
     def __init__(
@@ -513,7 +513,7 @@ class WorkerSession:
 
     @property
     def owned(self) -> bool:
-        """Whether the broker owns its store, as far as all brokers of the worker have said."""
+        """Whether the broker owns its store, by the reports of all brokers of the worker."""
         return self.owner is None or self.owners.owns(self.owner)
 
     def connected(self, now: float) -> None:
@@ -523,17 +523,17 @@ class WorkerSession:
         self.inform(now)
 
     def seen(self, now: float) -> None:
-        """Record that a message came from the broker."""
+        """Record that the broker has sent a message."""
         self._last_seen = now
 
     def inform(self, now: float) -> None:
-        """Send INFORM. Nothing else is sent until the broker has acknowledged it."""
+        """Send INFORM, and nothing else until the broker has acknowledged it."""
         self.online = False
         self._inform_id = self.new_id()
         self._send_inform(now)
 
     def _send_inform(self, now: float) -> None:
-        """Send INFORM, under the same id until it is acknowledged: the ACK may be slow."""
+        """Send INFORM; it keeps its id until it is acknowledged, since the ACK may be slow."""
         self._inform_due = now + INFORM_EVERY
         info = self.info
         features = Features(
@@ -566,7 +566,7 @@ class WorkerSession:
             self._held_chunks.release(chunk)
 
     def _registered(self, ack: commands.Ack, now: float, credit: WorkerCredit) -> None:
-        """Send READY, and what the broker may have missed: it has acknowledged INFORM."""
+        """Handle the ACK of INFORM: send READY, and the replies that the broker may have missed."""
         if ack.extra is None:
             self._legacy_broker(now)
             return
@@ -603,7 +603,7 @@ class WorkerSession:
             self.wait_for_owner(now)
 
     def wait_for_owner(self, now: float) -> None:
-        """Send nothing but INFORM, at intervals: the broker does not own its store."""
+        """Send only INFORM, at intervals, while the broker does not own its store."""
         self.online = False
         self._inform_due = now + self.info.heartbeat
 
@@ -616,19 +616,19 @@ class WorkerSession:
         self._inform_due = now + self.info.heartbeat_timeout
 
     def receive_error(self, error: commands.Error, now: float) -> None:
-        """Handle an ERROR: inform again, or drop the reply that the broker refuses."""
+        """Handle an ERROR: inform again, or drop the refused reply."""
         if error.code == "inform-again":
             if self.online:
                 self.inform(now)
         elif error.request == self._inform_id:
             _log.error("the broker refuses this worker: %s", error.text)
             self._inform_due = now + self.info.heartbeat_timeout
-        elif error.code != "no-owner":  # such a reply is sent again
+        elif error.code != "no-owner":  # which is sent again
             _log.error("the broker refuses a reply (%s): %s", error.code, error.text)
             self._reply_acked(error.request)
 
     def reply(self, chunk: HeldChunk, body: bytes, now: float) -> None:
-        """Answer jobs of a chunk, in as many replies as the broker's frame limit requires."""
+        """Answer jobs of a chunk, in as many replies as the frame limit of the broker requires."""
         for part in fit_outcomes(body, self.max_frame, chunk.index, logs=self.logs):
             number = f"chunk:{chunk.number}"
             reply = commands.Reply(self.new_id(), part, chunk.message, number)
@@ -638,7 +638,7 @@ class WorkerSession:
                 self.outbox.append(frames)
 
     def ready(self, credit: WorkerCredit) -> None:
-        """Send READY: the held chunks and the credit."""
+        """Send READY, with the held chunks and the credit."""
         self._credit = credit
         self.outbox.append(commands.Ready(self.new_id(), self._status()).frames())
 
@@ -672,7 +672,7 @@ class WorkerSession:
         self.outbox.append(commands.Heartbeat(self.new_id(), timestamp, self._status()).frames())
 
     def next_tick(self) -> float:
-        """Return when `tick` has something to do."""
+        """Return the time of the next `tick`."""
         deadline = self._last_seen + self.info.heartbeat_timeout
         if not self.online:
             return min(deadline, self._inform_due)
@@ -690,16 +690,16 @@ class WorkerSession:
 
 
 class OwnerListener:
-    """Hears from a broker, beside that of the session, who owns the store that they share.
+    """Receives the reports of another broker than that of the session about the owner of the store.
 
-    It informs as a client, which is given no jobs, and again at each heartbeat interval.
+    It informs as a client, which gets no jobs, and again at each heartbeat interval.
 
     Args:
         session: The session.
 
     Attributes:
-        owner: What the broker last said, None while that is not known.
-        lost: The broker was silent for too long.
+        owner: Last report of the broker, None before the first.
+        lost: Whether the broker was silent for too long.
         outbox: Messages to send.
     """
 
@@ -714,7 +714,7 @@ class OwnerListener:
 
     @property
     def owned(self) -> bool:
-        """Whether the broker owns the store of the session, as far as all brokers have said."""
+        """Whether the broker owns the store of the session, by the reports of all brokers."""
         report, other = self.owner, self._session.owner
         if report is None or other is None or report.store_id != other.store_id:
             return False
@@ -726,7 +726,7 @@ class OwnerListener:
         self._last_seen = self._due = now
 
     def receive(self, frames: Sequence[bytes], now: float) -> bool:
-        """Handle a message; return False for one that only the owner may send to a worker."""
+        """Handle a message; return False if only the owner may send it to a worker."""
         self._last_seen = now
         try:
             match commands.decode(frames):
@@ -758,42 +758,42 @@ class OwnerListener:
             self.outbox = [inform.frames()]
 
     def next_tick(self) -> float:
-        """Return when `tick` has something to do."""
+        """Return the time of the next `tick`."""
         return min(self._due, self._last_seen + self._session.info.heartbeat_timeout)
 
 
 @dataclass(slots=True, eq=False)
 class _Suspect:
-    """A chunk that waits for the answer to its CALL.
+    """A chunk that waits for the answer to its CALL ``begin``.
 
     Attributes:
         chunk: The chunk.
         body: Body of its REQUEST.
         call: Id of the CALL, "" before the first.
-        due: Monotonic time at which it is sent again.
-        registrations: How often the broker had acknowledged INFORM when it was sent.
+        resend_at: Monotonic time at which the CALL is sent again.
+        registrations: Value of `WorkerSession.registrations` when it was sent.
     """
 
     chunk: HeldChunk
     body: bytes
     call: str = ""
-    due: float = 0.0
+    resend_at: float = 0.0
     registrations: int = 0
 
 
 class SuspectChunks:
-    """The suspect chunks of one session that the broker does not know to be here yet.
+    """The suspect chunks of one session whose start the broker has not confirmed yet.
 
     A chunk with the header ``ask`` has one job, which may have killed a worker. The manager
-    announces it with the CALL ``begin`` and starts it once that was answered: if the worker is lost
-    then, the broker knows that the job was there. Each chunk has a CALL of its own and waits for no
-    other, so that many such jobs take no longer than others, however far away the broker is.
+    announces it with the CALL ``begin`` and starts it after the answer: if the worker is lost then,
+    the broker knows that the job had reached it. Each chunk has a CALL of its own, so these jobs do
+    not wait for each other.
 
     Args:
         session: Sends the CALLs.
         held_chunks: The held chunks.
         begin: Starts a chunk that the broker has confirmed.
-        refuse: Hands back a chunk that it has refused.
+        refuse: Hands back a chunk that the broker has refused.
     """
 
     def __init__(
@@ -807,46 +807,46 @@ class SuspectChunks:
         self._held_chunks = held_chunks
         self._begin = begin
         self._refuse = refuse
-        #: By the number of the chunk.
+        #: Number of the chunk -> the waiting chunk.
         self.waiting: dict[int, _Suspect] = {}
-        #: Number of the chunk by the id of the CALL.
+        #: Id of the CALL -> number of the chunk.
         self._calls: dict[str, int] = {}
 
     def ask(self, chunk: HeldChunk, body: bytes, now: float) -> None:
-        """Announce a chunk to the broker, and start it when that was answered."""
+        """Announce a chunk to the broker, and start it after the answer."""
         self._held_chunks.hold(chunk)
         suspect = self.waiting[chunk.number] = _Suspect(chunk, body)
         if self._session.online:
             self._call_begin(suspect, now)
 
     def cancel(self, job: str, delivery: int) -> HeldChunk | None:
-        """Remove the chunk of a delivery, if it is one of these, and return it."""
+        """Remove and return the waiting chunk of a delivery; None if there is none."""
         for suspect in self.waiting.values():
             if suspect.chunk.position_of(job, delivery) is not None:
                 return self._pop(suspect).chunk
         return None
 
     def take_all(self) -> list[HeldChunk]:
-        """Remove all of these chunks, and return them."""
+        """Remove and return all waiting chunks."""
         return [self._pop(suspect).chunk for suspect in list(self.waiting.values())]
 
     def next_tick(self) -> float:
-        """Return when `tick` has something to do."""
+        """Return the time of the next `tick`."""
         if not self.waiting or not self._session.online:
             return float("inf")
-        return min(suspect.due for suspect in self.waiting.values())
+        return min(suspect.resend_at for suspect in self.waiting.values())
 
     def tick(self, now: float) -> None:
-        """Send the CALLs again that were not answered, and all of them on a new connection."""
+        """Repeat unanswered CALLs, all of them after the broker has acknowledged INFORM again."""
         if not self.waiting or not self._session.online:
             return
         registrations = self._session.registrations
         for suspect in self.waiting.values():
-            if now >= suspect.due or suspect.registrations != registrations:
+            if now >= suspect.resend_at or suspect.registrations != registrations:
                 self._call_begin(suspect, now)
 
     def replied(self, reply: commands.Reply, now: float) -> bool:
-        """Handle a REPLY; return whether it was about one of these chunks."""
+        """Handle a REPLY; return whether it is about a waiting chunk."""
         suspect = self._of(reply.request or "")
         if suspect is None:
             return False
@@ -855,11 +855,11 @@ class SuspectChunks:
         return True
 
     def refused(self, error: commands.Error, now: float) -> bool:
-        """Handle an ERROR; return whether it was about one of these chunks."""
+        """Handle an ERROR; return whether it is about a waiting chunk."""
         suspect = self._of(error.request)
         if suspect is None:
             return False
-        if error.code not in RETRY_LATER:  # else `tick` asks again
+        if error.code not in RETRY_LATER:  # else `tick` sends the CALL again
             _log.warning("a job is not started: %s", error.text)
             self._refuse(self._pop(suspect).chunk, now)
         return True
@@ -876,6 +876,6 @@ class SuspectChunks:
         self._calls.pop(suspect.call, None)
         suspect.call = session.new_id()
         self._calls[suspect.call] = suspect.chunk.number
-        suspect.due, suspect.registrations = now + RESEND_AFTER, session.registrations
+        suspect.resend_at, suspect.registrations = now + RESEND_AFTER, session.registrations
         arguments = pack({"id": entry.id, "delivery": entry.delivery})
         session.outbox.append(commands.Call(suspect.call, "begin", arguments).frames())

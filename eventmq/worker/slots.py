@@ -1,8 +1,8 @@
-"""Slots of a pool: which slot gets a chunk, how much credit the worker has, what is handed back.
+"""Slots of a pool: choose the slot of a chunk, compute the credit, and find jobs to hand back.
 
-A slot runs its chunks one after the other, so nothing may wait in it behind a long job (`Slots`).
-In a pool whose slots share their chunks any free slot takes the next job (`SharedSlots`).
-`Autoscaler` decides how many slots are used.
+A slot runs its chunks one after the other, so no job may wait behind a long one (`Slots`). If the
+slots of a pool share their chunks, any free slot takes the next job (`SharedSlots`). `Autoscaler`
+decides how many slots are used.
 """
 
 from __future__ import annotations
@@ -21,44 +21,45 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECK_EVERY", "LONG_JOB", "Autoscaler", "SharedSlots", "Slots"]
 
-#: Seconds: nothing waits behind a job that runs longer. The broker sizes chunks to as much work.
+#: Seconds: no job waits behind one that runs longer. The broker fills chunks up to this run time.
 LONG_JOB = 0.020
 
-#: Seconds: a chunk with so much work was sized by an old estimate of the run time.
+#: Seconds: a chunk with more work was filled by an outdated estimate of the run time.
 LONG_CHUNK = 5 * LONG_JOB
 
-#: Seconds that a chunk has run before that is judged by the pace of its jobs: a busy machine may
-#: keep them waiting for a while.
+#: Seconds for which a chunk must have run before its pace is measured, since its jobs may wait for
+#: a busy machine at first.
 PACE_AFTER = 1.5 * LONG_JOB
 
-#: Seconds: below this the way to the broker and back is long beside a chunk's work.
+#: Seconds: for shorter jobs the round trip to the broker is long compared with the work of a chunk.
 SHORT_JOB = 0.002
 
 #: Weight of the newest chunk in the average run time.
 WEIGHT = 0.2
 
-#: Seconds between checks of the running jobs, while others wait behind them.
+#: Seconds between two checks of the running jobs while others wait behind them.
 CHECK_EVERY = 0.005
 
-#: The same in a pool whose slots share their chunks, while a job has a time limit.
+#: Seconds between two checks in a pool whose slots share their chunks, while a job has a time
+#: limit.
 CHECK_LIMITS_EVERY = 0.05
 
-#: Most jobs that are held beyond the slots, where slots share their chunks.
+#: Largest number of jobs held beyond the slots, in a pool whose slots share their chunks.
 MAX_LOOK_AHEAD = 2000
 
-#: The number of jobs held changes when the right one is less or more than so much of it.
+#: The number of held jobs changes when the best number is outside of these multiples of it.
 TOO_FEW, TOO_MANY = 1.5, 0.5
 
 #: Seconds over which busy time is averaged, between two decisions of the autoscaler.
 AVERAGE_SECONDS = 1.0
 
-#: Part of the time that all slots together must be busy before there are more.
+#: Part of the time that the slots must be busy on average before more are used.
 FULL_SHARE = 0.9
 
-#: The same where jobs are known to wait: between two jobs a slot waits for the next.
+#: The same while jobs are known to wait; it is lower since a slot waits between two jobs.
 BUSY_SHARE = 0.5
 
-#: Seconds for which slots were not needed before there are fewer.
+#: Seconds for which slots must have been unnecessary before fewer are used.
 SHRINK_AFTER = 30.0
 
 
@@ -66,10 +67,10 @@ class Slots:
     """Slots of a pool, each with chunks of its own.
 
     Args:
-        pool: Where jobs run; asked for the running job of a slot.
+        pool: Where jobs run; returns the running job of a slot.
         held_chunks: The chunks that the session holds.
-        watchdog: Is notified of what runs, and knows which slots are killed.
-        active: How many slots are used: the first ones of the pool.
+        watchdog: Notified of running jobs; knows which slots are being killed.
+        active: Number of slots that are used: the first ones of the pool.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Slots:
         self._pool = pool
         self._held_chunks = held_chunks
         self._watchdog = watchdog
-        #: Average seconds that a job ran.
+        #: Average run time of a job in seconds.
         self._average: float | None = None
         #: Slots whose job has run longer than `LONG_JOB`.
         self._long_running: set[int] = set()
@@ -87,7 +88,7 @@ class Slots:
 
     @property
     def credit(self) -> WorkerCredit:
-        """Total credit of the worker: one chunk for a slot with a long job."""
+        """Total credit of the worker; a slot with a long job counts for one chunk."""
         long = len(self._long_running)
         return WorkerCredit(long + max(0, self.active - long) * self._depth)
 
@@ -130,20 +131,20 @@ class Slots:
             self._check_due = now
 
     def slot_died(self, slot: int) -> None:
-        """Forget what ran in a slot that died: it starts anew."""
+        """Forget the running job of a slot that died."""
         self._long_running.discard(slot)
 
     def mark_killed(self, slot: int) -> bool:
-        """Note that a slot will be killed; return whether all of its jobs are lost with it."""
+        """Record that a slot will be killed; return whether all of its jobs are lost with it."""
         self._long_running.add(slot)
         return True
 
     def can_shrink(self) -> bool:
-        """Return whether the last active slot is idle, so that it need not be used."""
+        """Return whether the last active slot is idle, so that it can be given up."""
         return not self._held_chunks.jobs[self.active - 1]
 
     def check_due(self) -> float:
-        """Return when `check` has something to do, infinity where nothing can wait."""
+        """Return the time of the next `check`, infinity if no job can wait."""
         long = self._long_running
         for slot, jobs in enumerate(self._held_chunks.jobs):
             if jobs > 1 or (jobs and slot not in long):
@@ -151,9 +152,9 @@ class Slots:
         return float("inf")
 
     def check(self, now: float) -> Iterator[int]:
-        """Set the deadlines of running jobs; yield the slots where jobs wait for too long.
+        """Set the deadlines of running jobs; yield the slots whose jobs wait for too long.
 
-        They wait behind a long job, or in a chunk of many that take longer than was estimated.
+        They wait behind a long job, or in a chunk whose jobs take longer than estimated.
         """
         if now < self._check_due:
             return
@@ -162,7 +163,7 @@ class Slots:
             running = self._pool.running(slot) if jobs else None
             if running is not None:
                 self._watchdog.watch(slot, running)
-            if slot in self._watchdog.killed:  # no new job for it until it has started again
+            if slot in self._watchdog.killed:  # it gets no new job until it has restarted
                 self._long_running.add(slot)
             elif running is None or now - running.since <= LONG_JOB:
                 self._long_running.discard(slot)
@@ -174,14 +175,14 @@ class Slots:
                     yield slot
 
     def _is_long(self, running: Running, now: float) -> bool:
-        """Return whether the chunk that runs will not end for long, by the pace of its jobs."""
+        """Return whether the running chunk will take long, extrapolated from its jobs so far."""
         chunk = self._held_chunks.chunks.get(running.chunk)
         if chunk is None:
             return False
         chunk.since = chunk.since or running.since
-        seconds, begun = now - chunk.since, running.position + 1
-        pace_known = seconds > PACE_AFTER and begun < chunk.end
-        return pace_known and seconds * chunk.end > LONG_CHUNK * begun
+        seconds, started = now - chunk.since, running.position + 1
+        pace_known = seconds > PACE_AFTER and started < chunk.end
+        return pace_known and seconds * chunk.end > LONG_CHUNK * started
 
 
 class SharedSlots(Slots):
@@ -192,15 +193,15 @@ class SharedSlots(Slots):
 
     #: Jobs held beyond the slots.
     _ahead = 0
-    #: Monotonic time at which a job ended last, or jobs began to wait.
+    #: Monotonic time at which a job last ended, or jobs began to wait.
     _progress_at = 0.0
     _checked_at = 0.0
-    #: Monotonic time at which no more than `LONG_CHUNK` of work waited, by the average run time.
+    #: Last monotonic time at which at most `LONG_CHUNK` of work waited, by the average run time.
     _fitted_at = 0.0
 
     @property
     def credit(self) -> WorkerCredit:
-        """Total credit of the worker, in jobs: each may be in a chunk of its own."""
+        """Total credit of the worker, in jobs, since each may be in a chunk of its own."""
         jobs = self.active + self._ahead
         return WorkerCredit(jobs, jobs)
 
@@ -210,7 +211,7 @@ class SharedSlots(Slots):
         return min(self._held_chunks.jobs[0], self._pool.slots)
 
     def choose(self, now: float) -> int:
-        """Return 0: whichever slot is free takes the next job."""
+        """Return 0, since any free slot takes the next job."""
         if self._waiting <= 0:
             self._progress_at = self._fitted_at = now
         return 0
@@ -228,29 +229,29 @@ class SharedSlots(Slots):
             self._ahead = ahead
 
     def slot_died(self, slot: int) -> None:
-        """Do nothing: the other jobs go on."""
+        """Do nothing, since the other jobs continue."""
 
     def mark_killed(self, slot: int) -> bool:
-        """Return False: only the one job is lost."""
+        """Return False, since only the running job is lost."""
         return False
 
     def can_shrink(self) -> bool:
-        """Return True: with one slot less, what runs goes on."""
+        """Return True, since running jobs continue with one slot less."""
         return True
 
     @property
     def _waiting(self) -> int:
-        """How many jobs are held beyond the slots, 0 or below where none is."""
+        """Number of jobs held beyond the slots; 0 or less if there are none."""
         return self._held_chunks.jobs[0] - self.active
 
     def check_due(self) -> float:
-        """Return when `check` has something to do."""
+        """Return the time of the next `check`."""
         if self._waiting > 0:
             return self._checked_at + CHECK_EVERY
         return self._checked_at + CHECK_LIMITS_EVERY if self._held_chunks.timed else float("inf")
 
     def check(self, now: float) -> Iterator[int]:
-        """Set the deadlines of running jobs; yield 0 if jobs waited too long for one to end."""
+        """Set the deadlines of running jobs; yield 0 if the waiting jobs waited for too long."""
         if now < self.check_due():
             return
         self._checked_at = now
@@ -278,8 +279,8 @@ class Autoscaler:
         max_slots: Slots of the pool.
 
     Attributes:
-        size: Slots to use now.
-        waiting: Jobs that wait at the broker, None where it does not say.
+        size: Number of slots to use now.
+        waiting: Number of jobs that wait at the broker, None if the broker does not send it.
     """
 
     __slots__ = (
@@ -319,7 +320,7 @@ class Autoscaler:
             self.size -= 1
 
     def _more(self) -> int:
-        """Return how many slots to add where all are busy: one per job that waits, or half."""
+        """Return how many slots to add: one per waiting job, or half if that is not known."""
         if self.waiting is None:
             return max(1, self.size // 2)
         return min(self.waiting, self.size)

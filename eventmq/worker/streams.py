@@ -1,6 +1,6 @@
-"""Streams of a worker: parts of the running jobs, kept until their readers took them, and progress.
+"""Streams of a worker: parts of running jobs, kept until readers acknowledge them, and progress.
 
-Kept parts are sent again to a broker that may have missed them, or was restarted.
+Kept parts are sent again if the broker may have missed them, or was restarted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _log = logging.getLogger(__name__)
 #: Seconds for which the parts of a job are kept after its end.
 KEEP = 60.0
 
-#: Seconds between two searches for such jobs.
+#: Seconds between two removals of such parts.
 CLEANUP_EVERY = 5.0
 
 
-class UntakenParts:
-    """The parts of one delivery of a job.
+class UnacknowledgedParts:
+    """The parts of one delivery of a job that readers have not acknowledged.
 
     Attributes:
         chunk: The chunk of the job.
@@ -44,7 +44,7 @@ class UntakenParts:
         self.position = position
         self.entry: ChunkEntry = chunk.index.entries[position]
         self.batches: deque[tuple[PartHead, bytes]] = deque()
-        #: Monotonic time at which the job was first found to have ended.
+        #: Monotonic time at which the job was first seen to have ended, 0.0 before.
         self.ended = 0.0
 
     @property
@@ -54,7 +54,7 @@ class UntakenParts:
 
 
 class WorkerStreams:
-    """The streams of one session. Flow control bounds what it keeps of each job.
+    """The streams of one session. Flow control limits the kept parts of each job.
 
     Args:
         session: Sends the parts.
@@ -66,14 +66,14 @@ class WorkerStreams:
         self._session = session
         self._held_chunks = held_chunks
         self._pool = pool
-        self.streams: dict[tuple[str, int], UntakenParts] = {}
+        self.streams: dict[tuple[str, int], UnacknowledgedParts] = {}
         self._cleaned_at = 0.0
         session.on_registered = self._resend
 
     # From the pool
 
     def parts_yielded(self, event: PartsYielded) -> None:
-        """Send a batch of parts, and keep it until its readers took it."""
+        """Send a batch of parts, and keep it until its readers acknowledge it."""
         chunk = self._held_chunks.chunks.get(event.chunk)
         if chunk is None or not self._held_chunks.is_open(chunk.slot, chunk.number, event.position):
             return  # it was handed back or killed
@@ -91,14 +91,16 @@ class WorkerStreams:
         entry = chunk.index.entries[event.position]
         stream = self.streams.get((entry.id, entry.delivery))
         if stream is None:
-            stream = self.streams[entry.id, entry.delivery] = UntakenParts(chunk, event.position)
+            stream = self.streams[entry.id, entry.delivery] = UnacknowledgedParts(
+                chunk, event.position
+            )
         head = PartHead(entry.delivery, event.first, event.count)
         stream.batches.append((head, event.body))
         if session.online:
             self._queue_reply(entry.id, head, event.body)
 
     def progress_reported(self, event: ProgressReported) -> None:
-        """Send the progress of a job, unless the broker is away or takes none."""
+        """Send the progress of a job, unless the broker is lost or does not accept it."""
         chunk = self._held_chunks.chunks.get(event.chunk)
         session = self._session
         if chunk is None or not session.online or not session.streams:
@@ -111,7 +113,7 @@ class WorkerStreams:
     # From the broker
 
     def credited(self, credit: commands.Credit) -> None:
-        """Forget what was taken, and pass the credit on to the job."""
+        """Forget acknowledged parts, and pass the credit on to the job."""
         delivery, taken = credit.numbers()
         stream = self.streams.get((credit.subject, delivery))
         if stream is None:
@@ -123,7 +125,7 @@ class WorkerStreams:
         elif not stream.batches:
             del self.streams[stream.key]
 
-    def _runs(self, stream: UntakenParts) -> bool:
+    def _runs(self, stream: UnacknowledgedParts) -> bool:
         """Return whether the job of a stream is still with its slot."""
         chunk = stream.chunk
         return self._held_chunks.is_open(chunk.slot, chunk.number, stream.position)
@@ -134,7 +136,7 @@ class WorkerStreams:
         session.outbox.append(reply.frames())
 
     def _resend(self) -> None:
-        """Send all parts again that were not taken: this broker may be a new one."""
+        """Send all unacknowledged parts again, since the broker may be a new one."""
         if not self._session.streams:
             for stream in self.streams.values():
                 if self._runs(stream):
@@ -146,7 +148,7 @@ class WorkerStreams:
                 self._queue_reply(stream.entry.id, head, body)
 
     def tick(self, now: float) -> None:
-        """Forget the parts of jobs that ended some time ago."""
+        """Forget the parts of jobs that ended more than `KEEP` seconds ago."""
         if not self.streams or now - self._cleaned_at < CLEANUP_EVERY:
             return
         self._cleaned_at = now

@@ -1,8 +1,8 @@
-"""Watchdog: ends jobs that are past their hard limit, or were cancelled and did not end.
+"""Watchdog: ends jobs that exceeded their hard limit, or were cancelled and did not end.
 
-The job manager notifies it of what runs and what was cancelled. It has the pool kill the slot, and
-decides the outcome of the job when the pool has done so. ``now`` is monotonic seconds, the same
-clock as the pool's.
+The job manager notifies it of running and cancelled jobs. The watchdog lets the pool kill a slot,
+and decides the outcome of the job afterwards. ``now`` is monotonic seconds, from the same clock as
+the pool's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TimeoutPolicy", "Watchdog"]
 
-#: Least time in seconds after which a job that has not started is interrupted once more.
+#: Shortest time in seconds after which a job that has not started is interrupted again.
 INTERRUPT_AGAIN_AFTER = 1.0
 
 
@@ -39,18 +39,18 @@ class TimeoutPolicy(Protocol):
 def always_fail(
     _queue: str, _text: str, position: int, entry: ChunkEntry, run_time: float, /
 ) -> OutcomeRow:
-    """Fail the job for good: the policy where there is no other."""
+    """Fail the job for good: the default policy."""
     error = describe(past_hard_limit(entry.timeout))
     kind = OutcomeKind.FAILED
     return OutcomeRow(position, kind, 0.0, run_time, ERROR_TYPE, encode_error(error))
 
 
 class _Deadline(NamedTuple):
-    """Deadline of the job in a slot: when it is killed, and whether it was cancelled."""
+    """Deadline of the job in a slot, at which it is killed, and whether the job was cancelled."""
 
     chunk: int
     position: int
-    due: float
+    at: float
     since: float
     cancelled: bool
 
@@ -73,7 +73,7 @@ class Watchdog:
         self._timeout_policy = timeout_policy
         self._grace = grace
         self.deadlines: dict[int, _Deadline] = {}
-        #: Slots that are being killed: the pool has not reported their death.
+        #: Slots that are being killed; the pool has not reported their death yet.
         self.killed: set[int] = set()
 
     def watch(self, slot: int, running: Running) -> None:
@@ -97,31 +97,31 @@ class Watchdog:
         if old is not None and old[:2] == (chunk.number, position):
             if old.cancelled:
                 return
-            deadline = min(deadline, old.due)
+            deadline = min(deadline, old.at)
         self.deadlines[slot] = _Deadline(chunk.number, position, deadline, now, cancelled=True)
         self._pool.interrupt(slot, chunk.number, position)
 
     def next_tick(self) -> float:
-        """Return when `tick` has something to do."""
+        """Return the time of the next `tick`."""
         if not self.deadlines:
             return float("inf")
         return min(
-            (s.due for slot, s in self.deadlines.items() if slot not in self.killed),
+            (deadline.at for slot, deadline in self.deadlines.items() if slot not in self.killed),
             default=float("inf"),
         )
 
     def tick(self, now: float) -> list[int]:
-        """Return the slots that must be killed now: empty each first, then call `kill`."""
+        """Return the slots to kill now; take back the waiting jobs of each, then call `kill`."""
         overdue: list[int] = []
         for slot, deadline in list(self.deadlines.items()):
-            if now < deadline.due or slot in self.killed:
+            if now < deadline.at or slot in self.killed:
                 continue
             running = self._pool.running(slot)
             if running is not None and running[:2] == deadline[:2]:
                 overdue.append(slot)
             elif deadline.cancelled and self._held_chunks.is_open(slot, *deadline[:2]):
                 self.deadlines[slot] = deadline._replace(
-                    due=now + max(self._grace, INTERRUPT_AGAIN_AFTER)
+                    at=now + max(self._grace, INTERRUPT_AGAIN_AFTER)
                 )
                 self._pool.interrupt(slot, *deadline[:2])
             else:
@@ -129,7 +129,7 @@ class Watchdog:
         return overdue
 
     def kill(self, slot: int) -> None:
-        """Kill a slot, and log why; of a timeout the outcome tells."""
+        """Kill a slot. Log a cancellation; a timeout is logged with its outcome."""
         deadline = self.deadlines[slot]
         if deadline.cancelled:
             index = self._held_chunks.chunks[deadline.chunk].index
@@ -140,16 +140,16 @@ class Watchdog:
 
     def slot_ended(self, slot: int) -> bool:
         """Record the death of a slot; return whether the watchdog killed it."""
-        ours = slot in self.killed
+        killed = slot in self.killed
         self.killed.discard(slot)
-        return ours
+        return killed
 
     def outcome(
         self, slot: int, chunk: HeldChunk, position: int, now: float, *, killed: bool
     ) -> OutcomeRow | None:
         """Return the outcome of a job that was lost with its slot; None if it had no deadline.
 
-        ``killed`` is true where `kill` ended the slot.
+        ``killed`` is true if `kill` ended the slot.
         """
         deadline = self.deadlines.get(slot)
         if deadline is None or deadline[:2] != (chunk.number, position):
