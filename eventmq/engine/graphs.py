@@ -446,7 +446,7 @@ def _reason(row: Finished, *, cancelled: bool) -> str:
 
 
 def _start(job: JobRecord, write: AdvanceGraphs) -> None:
-    """Set the state, ready time and rank of a job that waits for other jobs no more."""
+    """Set the state, ready time and rank of a job that no longer waits for others."""
     headers = parse_headers(job.headers)
     ready_at = write.at + headers.countdown if headers.countdown else 0.0
     job.eta = headers.eta if headers.eta - write.ahead > max(ready_at, write.at) else 0.0

@@ -103,7 +103,7 @@ class JobLogs:
         return sizes
 
     def ended(self, rows: Iterable[Finished]) -> None:
-        """Store until when to keep the logs of earlier attempts, for jobs that ended unfailed."""
+        """Store until when to keep logs of earlier attempts, for ended jobs that did not fail."""
         if not self.used:
             return
         ends = {row.job.id: row.at for row in rows if row.state is not JobState.FAILED}

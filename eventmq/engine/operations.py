@@ -213,7 +213,7 @@ class OperatorWrites:
     # Bulk operations
 
     def begin_bulk(self, write: BeginBulkOperation) -> BulkOperation:
-        """Write the record of a bulk operation, once."""
+        """Store the record of a bulk operation unless it exists; return the stored one."""
         store, bulk = self.tables.store, write.bulk
         stored = {row[1]: row for row in store.scan("bulk_operations", ("key", *_BULK))}
         if bulk.id not in stored:

@@ -555,17 +555,17 @@ def task_of(job: JobRecord) -> str:
 
 
 def job_prefix(queue: str, text: str) -> int:
-    """Return the CRC-32 that all rows of a queue with these headers, or this label, begin with."""
+    """Return the CRC-32 of a queue and headers or label, with which checksums of rows begin."""
     return crc32(f"{queue}\0{text}\0".encode())
 
 
 def outcome_prefix(prefix: int, state: int, kind: str) -> int:
-    """Return the CRC-32 that all outcomes of a state and content type begin with.
+    """Return the CRC-32 with which the checksums of outcomes begin.
 
     Args:
         prefix: The result of `job_prefix` for their queue and label.
-        state: The code of the state.
-        kind: The content type.
+        state: The code of their state.
+        kind: Their content type.
     """
     return crc32(f"{state}\0{kind}\0".encode(), prefix)
 

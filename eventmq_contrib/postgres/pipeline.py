@@ -111,7 +111,7 @@ class Pipeline:
         #: Texts of prepared statements that the server has not confirmed yet.
         self._unconfirmed: list[str] = []
         self._prepared = 0
-        #: Handler of the result of each statement that was sent since the last trip.
+        #: Handler of the result of each statement that was sent since the last round trip.
         self._sent: list[Callable[[pq.abc.PGresult], Any] | None] = []
         #: The `stream` whose rows are not all read from the connection yet.
         self._stream: Rows | None = None
@@ -131,7 +131,7 @@ class Pipeline:
 
     @property
     def waiting(self) -> bool:
-        """Whether something was sent since the last trip."""
+        """Whether statements were sent since the last round trip."""
         return bool(self._sent)
 
     @property
@@ -186,7 +186,7 @@ class Pipeline:
             self.send_once(f"DEALLOCATE {self._names.pop(sql).decode()}")
 
     def ask(self, sql: str, values: Sequence[bytes] = ()) -> list[tuple[Any, ...]]:
-        """Send a statement and make a trip; return the rows of the statement."""
+        """Send a statement and wait for its result; return its rows."""
         rows: list[tuple[Any, ...]] = []
         self.send(sql, values, lambda result: rows.extend(self.rows(result)))
         self.trip()
@@ -226,7 +226,7 @@ class Pipeline:
         if self._stream is not None:
             self._stream.buffer()
 
-    # Trips
+    # Round trips
 
     def trip(self) -> None:
         """Send all statements, wait for their results and call their handlers.

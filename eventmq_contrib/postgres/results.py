@@ -3,7 +3,7 @@
 The broker's keys do not protect them: any database user who can read the table can read all
 results.
 
-A result has expired when it has expired by the clock of the database and by that of the machine, so
+A result expires when both the clock of the database and that of the machine have passed its time, so
 that setting one of these clocks does not delete results early. Expired results are deleted when
 others are stored.
 """

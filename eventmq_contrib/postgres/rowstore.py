@@ -215,7 +215,7 @@ class PostgresRows:
             raise Mismatch(str(error)) from error
 
     def ask(self, sql: str, values: Sequence[bytes] = ()) -> list[tuple[Any, ...]]:
-        """Send a statement and make a trip; return the rows of the statement."""
+        """Send a statement and wait for its result; return its rows."""
         rows: list[tuple[Any, ...]] = []
         self.send(sql, values, partial(self._fill, rows))
         self._trip()

@@ -1,1 +1,1 @@
-"""Looks after the files of the SQLite store: checks them, repairs what is safe, copies them."""
+"""Tools for the files of the SQLite store: check, repair, back up and salvage."""
