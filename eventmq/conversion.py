@@ -458,25 +458,25 @@ def _without_none(kind: Any) -> Any:
 
 
 def read_values(
-    known: Mapping[str, Option], values: Mapping[str, object], *, owner: str
+    options: Mapping[str, Option], values: Mapping[str, object], *, owner: str
 ) -> dict[str, Any]:
     """Return the values that are set, by the name of the field. See `read_options`."""
     converted = {}
     for name, value in values.items():
-        if name not in known:
+        if name not in options:
             if name == "url" and isinstance(value, str) and "://" in value:
                 raise PluginError(f"{owner} takes no URL: choose it by its name alone")
-            raise PluginError(f"{owner} has no option {name!r}; {did_you_mean(name, known)}")
+            raise PluginError(f"{owner} has no option {name!r}; {did_you_mean(name, options)}")
         try:
-            converted[known[name].field] = known[name].read(value)
+            converted[options[name].field] = options[name].read(value)
         except ValueError as error:
             raise PluginError(
                 f"option {name!r} of {owner} must be {error}"
-                + _instead(error, known[name].kind, value)
+                + _instead(error, options[name].kind, value)
             ) from None
-    for name in known.keys() - values.keys():
-        if known[name].required:
-            raise PluginError(f"{owner} needs the option {name!r}: {known[name].allowed}")
+    for name in options.keys() - values.keys():
+        if options[name].required:
+            raise PluginError(f"{owner} needs the option {name!r}: {options[name].allowed}")
     return converted
 
 

@@ -167,8 +167,8 @@ class Schedule:
 
     def does_the_same(self, other: Schedule) -> bool:
         """Return whether both have the same definition, apart from the time of creation."""
-        own, others = self.definition(), other.definition()
-        return all(own[name] == others[name] for name in own if name not in _CIRCUMSTANCE)
+        own, their_own = self.definition(), other.definition()
+        return all(own[name] == their_own[name] for name in own if name not in _CIRCUMSTANCE)
 
     def started(self, now: float) -> Schedule:
         """Return a copy that starts now."""

@@ -152,16 +152,16 @@ class StoreTime:
     Args:
         reading: Current reading of the clocks.
         last: The stored record, None for a new store: its time begins as the wall time.
-        known: Bounds of the seconds since that record, if another broker has watched.
+        bounds: Bounds of the seconds since that record, if another broker has watched.
     """
 
     __slots__ = (
-        "_base", "_begin", "_boot", "_rest", "_steady_offset", "_steady_since", "additions",
-        "doubted", "now", "since", "unconfirmed",
+        "_base", "_begin", "_boot", "_initial_unconfirmed", "_steady_offset", "_steady_since",
+        "additions", "doubted", "now", "since", "unconfirmed",
     )  # fmt: skip
 
     def __init__(
-        self, reading: Reading, last: ClockRecord | None = None, known: Passed | None = None
+        self, reading: Reading, last: ClockRecord | None = None, bounds: Passed | None = None
     ) -> None:
         wall, boot, _ = reading
         self.unconfirmed = 0.0 if last is None else last.unconfirmed
@@ -177,12 +177,12 @@ class StoreTime:
                 self.unconfirmed -= last.doubted
                 self.doubted = 0.0
             passed = last.passed(wall)
-            if known is not None and not known.least <= passed <= known.most:
-                passed = known.least
+            if bounds is not None and not bounds.least <= passed <= bounds.most:
+                passed = bounds.least
             now = last.store + min(passed, AT_ONCE)
-            rest = max(0.0, passed - AT_ONCE)
-            self.unconfirmed += rest
-            self.doubted += rest
+            excess = max(0.0, passed - AT_ONCE)
+            self.unconfirmed += excess
+            self.doubted += excess
         self.now = now
         #: Store time of the start at which the oldest of the unconfirmed seconds arose.
         self.since = now if last is None or not last.unconfirmed else last.since
@@ -190,7 +190,7 @@ class StoreTime:
         self.additions = () if last is None else last.additions
         self._base, self._boot = now - boot, boot
         #: The unconfirmed seconds at the start, and the wall clock minus boot time at that time.
-        self._rest, self._begin = self.unconfirmed, wall - boot
+        self._initial_unconfirmed, self._begin = self.unconfirmed, wall - boot
         self._steady_offset, self._steady_since = wall - boot, boot
 
     def advance(self, wall: float, boot: float) -> float:
@@ -198,14 +198,18 @@ class StoreTime:
         if boot > self._boot:
             self._boot = boot
             self.now = self._base + boot
-        if not self._rest:
+        if not self._initial_unconfirmed:
             return 0.0
         offset = wall - boot
         if abs(offset - self._steady_offset) > STEP:
             self._steady_offset, self._steady_since = offset, boot
             # A clock that is set back shows that so much less time passed while it was off.
             step = offset - self._begin
-            self.unconfirmed = max(0.0, self._rest + step) if step < -STEP else self._rest
+            self.unconfirmed = (
+                max(0.0, self._initial_unconfirmed + step)
+                if step < -STEP
+                else self._initial_unconfirmed
+            )
         return self.unconfirmed if boot - self._steady_since >= STEADY else 0.0
 
     def addition(self) -> Addition:
@@ -217,7 +221,7 @@ class StoreTime:
         confirmed = self.unconfirmed
         if confirmed:
             self.additions = _with(self.additions, self.addition())
-        self.unconfirmed = self._rest = 0.0
+        self.unconfirmed = self._initial_unconfirmed = 0.0
         self._base += confirmed
         self.now = self._base + self._boot
         return confirmed
@@ -233,16 +237,16 @@ class GuardedWall:
     Args:
         reading: Current reading of the clocks.
         last: The stored record, None to begin with the reading.
-        known: Bounds of the seconds since that record, if another broker has watched.
+        bounds: Bounds of the seconds since that record, if another broker has watched.
     """
 
     __slots__ = ("_candidate", "_offset", "_since", "behind", "now", "step")
 
     def __init__(
-        self, reading: Reading, last: ClockRecord | None = None, known: Passed | None = None
+        self, reading: Reading, last: ClockRecord | None = None, bounds: Passed | None = None
     ) -> None:
         wall, boot, _ = reading
-        least, most = (0.0, AT_ONCE) if known is None else known
+        least, most = (0.0, AT_ONCE) if bounds is None else bounds
         #: Seconds by which the wall clock is ahead of guarded time, 0.0 unless a step is pending.
         self.step = 0.0
         self._candidate = self._since = 0.0
@@ -253,7 +257,7 @@ class GuardedWall:
             self._offset = last.guarded - last.boot
         elif last is not None and not least <= wall - last.guarded <= min(most, AT_ONCE):
             self._offset = last.guarded + least - boot
-            self.behind += 0.0 if known is None else most - least
+            self.behind += 0.0 if bounds is None else most - least
         self.now = self._offset + boot
         self.advance(wall, boot)
 
@@ -323,18 +327,18 @@ class Timekeeper:
         self._accepts = self._ripe = False
 
     def start(
-        self, reading: Reading, last: ClockRecord | None, known: Passed | None = None
+        self, reading: Reading, last: ClockRecord | None, bounds: Passed | None = None
     ) -> None:
         """Continue from the stored record, or begin with the reading.
 
         Args:
             reading: Current reading of the clocks.
             last: The stored record, None for a new store.
-            known: Bounds of the seconds since that record, if another broker has watched: a wall
+            bounds: Bounds of the seconds since that record, if another broker has watched: a wall
                 clock that disagrees is wrong, or was.
         """
-        self.store_time = StoreTime(reading, last, known)
-        self.wall_time = GuardedWall(reading, last, known)
+        self.store_time = StoreTime(reading, last, bounds)
+        self.wall_time = GuardedWall(reading, last, bounds)
         self._wall, self.boot, self._boot_id = reading
         self._saved = float("-inf")
         self.ahead = self.wall_time.now - self.store_time.now
@@ -502,13 +506,13 @@ class Timekeeper:
     def _check_step(self) -> None:
         """Add a message if a step has started, has changed, or was undone."""
         assert self.wall_time is not None  # noqa: S101 - the caller has started it
-        step, known = self.wall_time.step, self._stepping
-        if not step and known:
+        step, previous = self.wall_time.step, self._stepping
+        if not step and previous:
             self.notices.append(
-                f"the wall clock is back after a step of {format_seconds(known)}, "
+                f"the wall clock is back after a step of {format_seconds(previous)}, "
                 "which never counted"
             )
-        elif step and (not known or abs(step - known) > STEP):
+        elif step and (not previous or abs(step - previous) > STEP):
             self.notices.append(
                 f"the wall clock steps by {format_seconds(step)}, to {self._wall:.0f}: that counts "
                 f"in {SETTLED / 60:.0f} minutes unless it goes back; "
@@ -521,11 +525,11 @@ class Timekeeper:
 
 def _with(additions: Iterable[Addition], last: Addition) -> tuple[Addition, ...]:
     """Return the additions with one more, within `MAX_ADDITIONS`."""
-    first, *rest = (*additions, last)
-    if len(rest) >= MAX_ADDITIONS:
-        rest[0] = first.merge(rest[0])
-        return tuple(rest)
-    return (first, *rest)
+    first, *later = (*additions, last)
+    if len(later) >= MAX_ADDITIONS:
+        later[0] = first.merge(later[0])
+        return tuple(later)
+    return (first, *later)
 
 
 def _span(seconds: float) -> str:

@@ -13,12 +13,12 @@ except ImportError:
 __all__ = ["set_title"]
 
 
-def set_title(role: str, what: str = "") -> None:
+def set_title(role: str, detail: str = "") -> None:
     """Set the title of this process; a call takes about 2 us.
 
     Args:
         role: Such as ``worker``.
-        what: The app, or the running task; printable.
+        detail: The app, or the running task; printable.
     """
     if setproctitle is not None:
-        setproctitle.setproctitle(f"eventmq: {role} {what}".rstrip())
+        setproctitle.setproctitle(f"eventmq: {role} {detail}".rstrip())

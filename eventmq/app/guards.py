@@ -30,12 +30,13 @@ class Guard:
     """Failure state of one plugin, which all its objects share.
 
     Args:
-        what: Start of the message: ``queue order 'x' of plugin 'y' of the distribution 'z'``.
+        description: Start of the message: ``queue order 'x' of plugin 'y' of the
+            distribution 'z'``.
         fallback: Name of the replacement.
     """
 
-    def __init__(self, what: str, fallback: str) -> None:
-        self._what = what
+    def __init__(self, description: str, fallback: str) -> None:
+        self._description = description
         self._fallback = fallback
         self.failed = False
 
@@ -52,20 +53,22 @@ class Guard:
                 return call()
             except Exception as error:
                 self.failed = True
-                what = f"{self._what} failed in {method!r}: {type(error).__name__}: {error}"
+                description = (
+                    f"{self._description} failed in {method!r}: {type(error).__name__}: {error}"
+                )
                 msg = "%s; %r serves in its place until the broker is restarted"
-                log.exception(msg, what, self._fallback)
+                log.exception(msg, description, self._fallback)
         return otherwise()
 
 
-def guarded_orders(make: Callable[[], QueueOrder], what: str) -> Callable[[], QueueOrder]:
+def guarded_orders(make: Callable[[], QueueOrder], description: str) -> Callable[[], QueueOrder]:
     """Return a factory of guarded queue orders, one per session; it does not raise.
 
     Args:
         make: Factory of the plugin.
-        what: Description of the plugin, for the message.
+        description: Description of the plugin, for the message.
     """
-    guard = Guard(what, "weighted-fair")
+    guard = Guard(description, "weighted-fair")
 
     def guarded() -> QueueOrder:
         return GuardedOrder(make(), guard)
@@ -109,12 +112,12 @@ class GuardedRouting:
 
     Args:
         strategy: The plugin's strategy.
-        what: Description of the plugin, for the message.
+        description: Description of the plugin, for the message.
     """
 
-    def __init__(self, strategy: RoutingStrategy, what: str) -> None:
+    def __init__(self, strategy: RoutingStrategy, description: str) -> None:
         self._strategy = strategy
-        self._guard = Guard(what, "least-recently-used")
+        self._guard = Guard(description, "least-recently-used")
         self._fallback = LeastRecentlyUsed()
         self.by_key = strategy.by_key
 

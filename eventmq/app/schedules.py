@@ -56,7 +56,7 @@ class Declared:
     more: Mapping[str, Any]
 
     @classmethod
-    def call_options(
+    def read(
         cls, name: str, what: object, timing: object, call: Mapping[str, Any], more: dict[str, Any]
     ) -> Declared:
         """Return a checked declaration; raises `SettingsError`."""

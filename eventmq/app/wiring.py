@@ -65,9 +65,9 @@ def keys_of(settings: Settings) -> ClientKeys | None:
         return None
     if not settings.key_file or not settings.broker_key_file:
         names = ("key_file", "broker_key_file")
-        named, other = names if settings.key_file else reversed(names)
+        named, missing = names if settings.key_file else reversed(names)
         raise SettingsError(
-            f"setting {named!r} from {settings.source(named)} goes with {other!r}: set both, "
+            f"setting {named!r} from {settings.source(named)} goes with {missing!r}: set both, "
             "or neither if the broker has no keys"
         )
     from eventmq.wire.curve import client_keys

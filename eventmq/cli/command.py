@@ -149,9 +149,9 @@ class ListingGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
-def count_of(number: int, what: str) -> str:
+def count_of(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 job``, ``2 jobs``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")

@@ -138,11 +138,11 @@ def _show_answers(answers: Sequence[Sequence[str]], done: str = "", *, as_json: 
     return code
 
 
-def _print_count(count: int, what: str, *, as_json: bool) -> None:
+def _print_count(count: int, verb: str, *, as_json: bool) -> None:
     if as_json:
-        show_object({what: count}, as_json=True)
+        show_object({verb: count}, as_json=True)
     else:
-        click.echo(f"{count_of(count, 'job')} {what}")
+        click.echo(f"{count_of(count, 'job')} {verb}")
 
 
 @click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: _NO_QUEUE})

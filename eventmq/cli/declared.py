@@ -61,7 +61,7 @@ class DeclaredOptions(Command):
         if any(arg[:1] == "-" and arg.partition("=")[0] not in option_names for arg in args):
             broken = self.collect(ctx)
         try:
-            rest = super().parse_args(ctx, args)
+            remaining = super().parse_args(ctx, args)
         except click.NoSuchOption as error:  # perhaps an option of the broken plugin
             raise broken or error from None
         except click.exceptions.Exit:  # a broken plugin must not prevent the help
@@ -73,7 +73,7 @@ class DeclaredOptions(Command):
         names = [option.name for option in ctx.meta.get(__name__ + self._kind.hook, ())]
         values = {name: ctx.params.pop(name) for name in names}
         ctx.params["declared"] = {name: v for name, v in values.items() if v is not None}
-        return rest
+        return remaining
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the options of the command, and the collected ones."""
@@ -99,9 +99,9 @@ class DeclaredOptions(Command):
         options = [param for param in super().get_params(ctx) if isinstance(param, click.Option)]
         spelt = {opt for option in options for opt in (*option.opts, *option.secondary_opts)}
         names = {opt[2:].replace("-", "_") for opt in spelt} | {str(each.name) for each in options}
-        taken = dict.fromkeys(names, ctx.command_path)
+        owner_of = dict.fromkeys(names, ctx.command_path)
         try:
-            declared = loaded_plugins(ctx).command_options(self._kind, taken)
+            declared = loaded_plugins(ctx).command_options(self._kind, owner_of)
         except EventMQError as error:
             return error
         ctx.meta[__name__ + self._kind.hook] = [

@@ -58,16 +58,16 @@ class Restartable(Protocol):
         """End gracefully and set `needs_restart`. From any thread."""
 
 
-def run_restartable(runner: Restartable, what: str) -> None:
+def run_restartable(runner: Restartable, role: str) -> None:
     """Run a worker or scheduler until it ends; restart it at SIGHUP. In the main thread only.
 
     Args:
         runner: The worker or scheduler, not started yet.
-        what: Its role in messages: ``worker``.
+        role: Its role in messages: ``worker``.
     """
     runner.notifier = Notifier(os.environ)
     runner.install_signal_handlers()
-    at_hangup(partial(_restart_with_new_code, runner, what, threading.Lock()), runner.stop)
+    at_hangup(partial(_restart_with_new_code, runner, role, threading.Lock()), runner.stop)
     runner.run()
 
 
@@ -134,15 +134,15 @@ def rereading_keys(notifier: Notifier, status: Callable[[], str]) -> Callable[[]
     return reread
 
 
-def _restart_with_new_code(runner: Restartable, what: str, lock: threading.Lock) -> None:
+def _restart_with_new_code(runner: Restartable, role: str, lock: threading.Lock) -> None:
     """Restart if the new code can be loaded; one attempt at a time."""
     if not lock.acquire(blocking=False):
         return
     try:
-        logger.info("SIGHUP: loading the new code; the %s restarts if that succeeds", what)
+        logger.info("SIGHUP: loading the new code; the %s restarts if that succeeds", role)
         runner.notifier.reloading("loads the new code")
         if failure := _failure():
-            logger.error("the %s continues with the old code: %s", what, failure)
+            logger.error("the %s continues with the old code: %s", role, failure)
             runner.notifier.ready(f"continues with the old code: {failure}")
         else:
             runner.restart()

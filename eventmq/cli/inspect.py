@@ -517,13 +517,13 @@ def show_job(
         show_object({**row, "attempts": attempts_of(info)}, as_json=True)
         return
     shown = {**row, "progress": progress_of(row.get("progress"))}
-    args, kwargs, note = (shown.pop(name, None) for name in ("args", "kwargs", "args_note"))
+    args, kwargs, args_note = (shown.pop(name, None) for name in ("args", "kwargs", "args_note"))
     logs = shown.pop("logs", None)
     hidden = () if verbose else _INTERNAL
     fields = {n: v for n, v in shown.items() if v is not None and v != "" and n not in hidden}
     show_object(fields, as_json=False)
     if "args" in row:
-        click.echo(f"\narguments{f': {printable(note)}' if note else ''}")
+        click.echo(f"\narguments{f': {printable(args_note)}' if args_note else ''}")
         for value in args or ():
             click.echo(f"    {printable(to_json(value))}")
         for name, value in (kwargs or {}).items():
@@ -555,9 +555,9 @@ def _history(info: Row) -> list[tuple[float, str]]:
     failed = info["state"] == "failed"
     events = [(info["created"], f"submitted to queue {info['queue']}")]
     for row in attempts_of(info):
-        place, elapsed = f" on {row['worker']}" if row["worker"] else "", row["ran"]
+        on_worker, elapsed = f" on {row['worker']}" if row["worker"] else "", row["ran"]
         after = f" after {duration(elapsed)}" if elapsed else ""
-        text = f"attempt {row['attempt']} failed{place}{after}: {row['error']}"
+        text = f"attempt {row['attempt']} failed{on_worker}{after}: {row['error']}"
         events.append((row["finished"] or 0.0, text))
     if info["state"] == "delayed" and info["due"]:
         events.append((info["due"], f"attempt {info['attempt']} is due"))
@@ -567,8 +567,8 @@ def _history(info: Row) -> list[tuple[float, str]]:
         events.append((info["leased"], text))
     if info["finished"] and not failed:
         elapsed = f" after {duration(info['ran'])}" if info["ran"] else ""
-        place = f" on {info['worker']}" if info["worker"] else ""
-        events.append((info["finished"], f"{info['state']}{place}{elapsed}"))
+        on_worker = f" on {info['worker']}" if info["worker"] else ""
+        events.append((info["finished"], f"{info['state']}{on_worker}{elapsed}"))
     return sorted((event for event in events if event[0]), key=lambda event: event[0])
 
 

@@ -161,8 +161,8 @@ def authorize(
     user = fingerprint(decode_key(certificate.public))
     is_gateway = "gateway" in roles
     serves, submits = (
-        frozenset(more[what]) if more[what] or is_gateway else None
-        for what in ("serves", "submits")
+        frozenset(more[direction]) if more[direction] or is_gateway else None
+        for direction in ("serves", "submits")
     )
     grant = Grant(user, name, frozenset(roles), more["group"] or "", serves, submits)
     grant.check()

@@ -333,7 +333,7 @@ def start_logging(
     handler = (_JsonHandler if as_json else _Handler)(sys.stderr)
     handler.setFormatter(_JsonFormatter() if as_json else _JobFormatter(_FORMAT))
     root.handlers[:] = [handler]
-    _set_hooks(ours=as_json)
+    _set_hooks(log=as_json)
     root.setLevel(level.upper())
     logging.captureWarnings(capture=True)
 

@@ -307,18 +307,18 @@ def show_object(value: Mapping[str, Any], *, as_json: bool) -> None:
             click.echo(f"{title:<{width}}  {cell}")
 
 
-def none_of(what: str, **filters: Any) -> str:
+def none_of(rows: str, **filters: Any) -> str:
     """Return the sentence for an empty listing, such as "No failed jobs in queue mail.".
 
     Args:
-        what: Name of the rows, in the plural.
+        rows: Name of the rows, in the plural.
         **filters: Filters of the command; None is ignored.
     """
     words = {"queue": "in queue", "task": "of task", "error": "with error"}
     chosen = {words.get(name, name): value for name, value in filters.items() if value is not None}
     texts = (local_time(v) if isinstance(v, float) else printable(str(v)) for v in chosen.values())
     parts = (f" {word} {text}" for word, text in zip(chosen, texts, strict=True))
-    return f"No {what}{''.join(parts)}."
+    return f"No {rows}{''.join(parts)}."
 
 
 def show_latest(
@@ -379,8 +379,8 @@ def full_ids(app: EventMQ, texts: Sequence[str]) -> list[str]:
         UsageError: A part matches several ids.
     """
     pages = pages_of(texts)
-    known = {i for page in pages for i, state in app.ask("state", {"ids": page}) if state}
-    parts = [text for text in texts if text not in known and len(text) >= PART]
+    known_ids = {i for page in pages for i, state in app.ask("state", {"ids": page}) if state}
+    parts = [text for text in texts if text not in known_ids and len(text) >= PART]
     candidates: set[str] = set()
     for listing in ("jobs", "failed") if parts else ():
         with suppress(NotAllowed):  # only admins see the jobs of other owners

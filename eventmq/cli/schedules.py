@@ -65,11 +65,11 @@ def list_schedules(target: Target, as_json: bool, wide: bool) -> None:
     with --wide also both in local time, and its zone.
     """
     with target.asking() as app:
-        rows_found = app.schedules.list()
+        stored = app.schedules.list()
         states: dict[str, str] = {}
-        for ids in pages_of([made.last_job for made in rows_found if made.last_job]):
+        for ids in pages_of([each.last_job for each in stored if each.last_job]):
             states.update(app.ask("state", {"ids": ids}))
-        rows = [_row(app, made, states) for made in rows_found]
+        rows = [_row(app, each, states) for each in stored]
     show_rows(
         rows, _COLUMNS, as_json=as_json, wide=wide, brief=_SHOWN, gives_way=_DROPPED_FIRST,
         empty=none_of("schedules"),

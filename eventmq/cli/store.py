@@ -99,10 +99,10 @@ def _report_salvage(salvaged: Salvaged, *, as_json: bool) -> int:
     """Print the content of the new store, and the losses."""
     code = FAILED if salvaged.lost or salvaged.left else DONE
     if as_json:
-        made = salvaged._asdict()
+        report = salvaged._asdict()
         for key in ("lost", "left"):
-            made[key] = [row._asdict() for row in made[key]]
-        show_object(made, as_json=True)
+            report[key] = [row._asdict() for row in report[key]]
+        show_object(report, as_json=True)
         return code
     lost = Counter(row.table for row in salvaged.lost)
     tables = sorted({*salvaged.copied, *lost})

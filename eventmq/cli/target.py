@@ -266,8 +266,8 @@ class Target:
     def _find(self, overrides: Mapping[str, Any]) -> Found:
         from eventmq.app import EventMQ
 
-        found = find_app(self.app_name) if self.app_name else Found(EventMQ("eventmq"), "")
-        app = found.app
+        app_and_path = find_app(self.app_name) if self.app_name else Found(EventMQ("eventmq"), "")
+        app = app_and_path.app
         chosen = {"broker": self.broker, **overrides}
         if self.imports:
             chosen["imports"] = (*app.settings.imports, *self.imports)
@@ -279,7 +279,7 @@ class Target:
         if self.app_name or self.imports:
             import_modules([n for n in app.settings.imports if n not in self.imports], _SETTING)
             import_modules(self.imports)
-        return found
+        return app_and_path
 
     def app(self, **overrides: Any) -> EventMQ:
         """Return the app of `find`."""
@@ -310,16 +310,16 @@ class Target:
         """
         chosen = click.get_current_context().meta.get(_LOG_FORMAT)
         with early_lines():
-            found = self.find(log_format=chosen, **overrides)
-            settings = found.app.settings
+            app_and_path = self.find(log_format=chosen, **overrides)
+            settings = app_and_path.app.settings
             level = shift_level(settings.log_level, self.verbosity)
             with suppress(NotAllowed):  # in use: the level then applies to this process only
-                found.app.override(log_level=level)
+                app_and_path.app.override(log_level=level)
             start_logging(level, form=settings.log_format, handlers=settings.log_handlers)
-        if "memory://" in found.app.settings.broker:
+        if "memory://" in app_and_path.app.settings.broker:
             msg = "the broker memory:// lives inside the process that uses it; name one that "
             raise SettingsError(msg + "others can reach: --broker tcp://127.0.0.1:47291")
-        return found
+        return app_and_path
 
 
 def _app_option(*, required: bool) -> Decorator:

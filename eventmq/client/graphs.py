@@ -100,20 +100,20 @@ class JobGroup:
         jobs: The handles.
     """
 
-    __slots__ = ("_results", "_tree", "_whole", "id", "jobs")
+    __slots__ = ("_graph_job", "_results", "_tree", "id", "jobs")
 
     def __init__(
         self,
         tree: Any,
         jobs: list[Job[Any]],
-        whole: GraphJob[Any] | None = None,
+        graph_job: GraphJob[Any] | None = None,
         results: ResultClient | None = None,
     ) -> None:
         self._tree = tree
         self._results = results
-        self._whole = whole
+        self._graph_job = graph_job
         self.jobs = jobs
-        self.id = whole.root if whole is not None else ""
+        self.id = graph_job.root if graph_job is not None else ""
 
     def __repr__(self) -> str:
         return f"<JobGroup {self.id} of {len(self.jobs)}>"
@@ -190,19 +190,19 @@ class JobGroup:
 
     def cancel(self, reason: str = "") -> bool:
         """Cancel all jobs of the graph that have not ended; return whether there was one."""
-        return self._whole is not None and self._whole.cancel(reason)
+        return self._graph_job is not None and self._graph_job.cancel(reason)
 
     async def acancel(self, reason: str = "") -> bool:
         """Do the same as `cancel`, in a coroutine."""
-        return self._whole is not None and await self._whole.acancel(reason)
+        return self._graph_job is not None and await self._graph_job.acancel(reason)
 
     def graph(self) -> list[dict[str, Any]]:
         """Return all jobs of the graph; see `GraphJob.graph`."""
-        return [] if self._whole is None else self._whole.graph()
+        return [] if self._graph_job is None else self._graph_job.graph()
 
     async def agraph(self) -> list[dict[str, Any]]:
         """Do the same as `graph`, in a coroutine."""
-        return [] if self._whole is None else await self._whole.agraph()
+        return [] if self._graph_job is None else await self._graph_job.agraph()
 
 
 def _nested(tree: list[Any], values: Iterator[Any]) -> list[Any]:

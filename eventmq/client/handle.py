@@ -536,7 +536,7 @@ class JobStream(Generic[T]):
         #: The delivery that is being read, and the index of its next part.
         self._delivery = self._next = 0
         #: Index after the last part that was returned, of any delivery.
-        self._seen = 0
+        self._returned = 0
         self._replayable = False
         self._requested_again = False
         self._done = False
@@ -647,7 +647,7 @@ class JobStream(Generic[T]):
         payload = parts.pop()
         index = self._next
         value = self._decode(index, payload)
-        self._next = self._seen = index + 1
+        self._next = self._returned = index + 1
         self._uncredited_bytes += len(payload)
         if index + 1 - self._credited >= CREDIT_PARTS or self._uncredited_bytes >= CREDIT_BYTES:
             self._send_credit(self._call)
@@ -661,8 +661,8 @@ class JobStream(Generic[T]):
             self._runner.credit(call)
 
     def _decode(self, index: int, payload: bytes) -> Any:
-        name, _, rest = self._content_type.partition(";")
-        signature, _, created = rest.partition(";")
+        name, _, parameters = self._content_type.partition(";")
+        signature, _, created = parameters.partition(";")
         envelope = Envelope(
             f"{self._job.id}.{index}", name, created=float(created or 0.0), signature=signature
         )
@@ -675,7 +675,7 @@ class JobStream(Generic[T]):
         self._replayable = bool(about.get("replayable"))
         if not self._delivery:
             self._delivery, self._next = int(about["delivery"]), int(about["base"])
-            self._credited = self._seen = self._next
+            self._credited = self._returned = self._next
             self._resume_at(self._delivery)
 
     def _resume_at(self, delivery: int) -> None:
@@ -695,8 +695,8 @@ class JobStream(Generic[T]):
             self._next = head.first if first and isinstance(body, bytes) else 0
             self._credited = self._next
             self._resume_at(head.delivery)
-            if self._seen and not self._replayable:
-                self._seen = 0
+            if self._returned and not self._replayable:
+                self._returned = 0
                 call.answers.appendleft(answer)
                 raise StreamRestarted(
                     f"job {self._job.id} is run again: its parts start again from the first"
@@ -713,7 +713,7 @@ class JobStream(Generic[T]):
 
     def _skip(self) -> None:
         """Skip parts that an earlier delivery has yielded, if each delivery yields the same."""
-        while self._parts and self._next < self._seen:
+        while self._parts and self._next < self._returned:
             self._parts.pop()
             self._next += 1
 

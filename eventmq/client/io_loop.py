@@ -523,8 +523,10 @@ class BrokerSocket:
     ) -> None:
         self.address = connection.address
         named = connection.server_key
-        own = keys and (keys.having(named) if named else keys.of(connection.index))
-        self.link = open_dealer(context, self.address, kind=connection.role, keys=own, watch=True)
+        broker_keys = keys and (keys.having(named) if named else keys.of(connection.index))
+        self.link = open_dealer(
+            context, self.address, kind=connection.role, keys=broker_keys, watch=True
+        )
         self.send = self.link.send
         #: Whether the link accepts no more messages at present.
         self.blocked = False

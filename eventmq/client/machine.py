@@ -486,14 +486,14 @@ class ClientMachine:
             now: The time.
         """
         owner, connection.passes = self._owners.register(owner_info), False
-        for other in self.connections:
-            if (other.ready or other.awaits_refusal) and not self._owners.owns(other.owner):
-                other.phase = ConnectionPhase.STANDBY
-                self._in_flight.release_all(other)
-        addresses = {other.address for other in self.connections}
+        for each in self.connections:
+            if (each.ready or each.awaits_refusal) and not self._owners.owns(each.owner):
+                each.phase = ConnectionPhase.STANDBY
+                self._in_flight.release_all(each)
+        addresses = {each.address for each in self.connections}
         if not owner.address or owner.address in addresses or self._owners.owns(owner_info):
             return
-        if any(other.ready and other.store == owner_info.store_id for other in self.connections):
+        if any(each.ready and each.store == owner_info.store_id for each in self.connections):
             return  # the owner is connected under another address
         if reason := untrusted(self._keys, owner.key):
             connection.passes = True

@@ -380,15 +380,15 @@ class Executor(TaskCaller):
                 content_type = f"{content_type};{signature};{started!r}"
             content_type, result = self._store_result(route, envelope.job_id, content_type, result)
         except Exception as error:  # noqa: BLE001 - serializers are plugins
-            what = f"the result, a {type(value).__name__}, cannot be serialised"
-            return self._ended(position, job, error, what, started, run_time)
+            subject = f"the result, a {type(value).__name__}, cannot be serialised"
+            return self._ended(position, job, error, subject, started, run_time)
         return OutcomeRow(position, _SUCCEEDED, started, run_time, content_type, result)
 
     def _part_encoder(self, job: JobContext) -> Encode:
         route = self._routes.route(job.queue, job.headers)
         if route.legacy:
-            what = "a legacy job cannot yield parts, which legacy peers do not support"
-            raise PartError(SerializationError(f"{what}: return a list instead"))
+            reason = "a legacy job cannot yield parts, which legacy peers do not support"
+            raise PartError(SerializationError(f"{reason}: return a list instead"))
         return part_encoder(route, job, self._location.max_result, started=self._now())
 
     def _store_result(
@@ -419,15 +419,15 @@ class Executor(TaskCaller):
         self, route: Route, position: int, job: JobContext, start: float, error: Exception
     ) -> OutcomeRow:
         """Return the outcome of a job whose payload cannot be decoded."""
-        what = "the payload cannot be read as [args, kwargs]"
-        return self._ended(position, job, error, what, start + self._offset, 0.0)
+        text = "the payload cannot be read as [args, kwargs]"
+        return self._ended(position, job, error, text, start + self._offset, 0.0)
 
     def _ended(  # noqa: PLR0917 - called twice, by what is called once
         self,
         position: int,
         job: JobContext,
         error: Exception,
-        what: str,
+        text: str,
         started: float,
         run_time: float,
     ) -> OutcomeRow:
@@ -437,7 +437,7 @@ class Executor(TaskCaller):
         """
         checked = isinstance(error, EventMQError)
         if not checked:
-            msg = f"{what}: {error_text(error)}"
+            msg = f"{text}: {error_text(error)}"
             error = SerializationError(msg).with_traceback(error.__traceback__)
         if isinstance(error, ArgumentError):
             error = error.with_traceback(None)  # all frames are EventMQ's

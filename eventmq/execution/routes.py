@@ -131,8 +131,8 @@ class ResultPrepender:
         try:
             return _filled(tree, values)
         except KeyError as error:
-            what = f"the result of job {error}, which job {envelope.job_id} takes, was not fetched"
-            raise ResultUnavailable(what) from None
+            text = f"the result of job {error}, which job {envelope.job_id} takes, was not fetched"
+            raise ResultUnavailable(text) from None
 
     def _value(self, part: Any) -> Any:
         """Return the value of a result, of the end of a failed job, or of a list of these."""
@@ -378,8 +378,8 @@ def part_encoder(route: Route, job: JobContext, max_length: int, *, started: flo
         try:
             payload, signature = encode(part, envelope)
         except Exception as error:
-            what = f"part {index}, a {type(part).__name__}, cannot be serialised"
-            raise PartError(SerializationError(f"{what}: {error_text(error)}")) from error
+            subject = f"part {index}, a {type(part).__name__}, cannot be serialised"
+            raise PartError(SerializationError(f"{subject}: {error_text(error)}")) from error
         if len(payload) > max_length:
             msg = f"part {index} has {len(payload)} bytes; the limit is {max_length}"
             raise PartError(ResultTooLarge(msg))

@@ -267,7 +267,7 @@ def run_generator(
         encode: Returns content type and payload of a part; raises `PartError`.
         cancellation: Cancellation of the slot.
     """
-    late: BaseException | None = None
+    pending_error: BaseException | None = None
     step = generator.__next__
     put, wait = sink.put, sink.wait
     cancellation.in_task = False
@@ -277,7 +277,7 @@ def run_generator(
             # The task's own code: only here may a signal handler raise.
             cancellation.in_task = True
             try:
-                part = step() if late is None else generator.throw(late)
+                part = step() if pending_error is None else generator.throw(pending_error)
             except StopIteration as end:
                 return end.value
             finally:
@@ -292,7 +292,9 @@ def run_generator(
                 pass
             if cancellation.requested:
                 raise cancelled()
-            late = cancellation.soft_limit_error() if cancellation.soft_limit_passed else None
+            pending_error = (
+                cancellation.soft_limit_error() if cancellation.soft_limit_passed else None
+            )
     finally:
         try:
             generator.close()

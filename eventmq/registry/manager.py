@@ -460,7 +460,7 @@ class PluginManager:
         self._clock = clock or SystemClock()
         self._loader = Loader(settings.disabled_plugins)
         self._objects: dict[tuple[str, str], object] = {}
-        self._made: set[tuple[str, str]] = set()
+        self._used: set[tuple[str, str]] = set()
 
     def load(
         self, plugins: Iterable[object] = (), *, entry_points: Iterable[EntryPoint] | None = None
@@ -531,7 +531,7 @@ class PluginManager:
             ) from error
         if lack := kind.lack(instance):
             raise PluginError(f"{description} {lack}{plugin.remedy}")
-        self._made.add((kind.hook, registration.name))
+        self._used.add((kind.hook, registration.name))
         return cast("T", instance)
 
     def _location(self, name: str, explicit: Mapping[str, Any], error: str) -> str:
@@ -659,7 +659,7 @@ class PluginManager:
                 it does not provide.
             PluginCollision: Two declare different options of one name, or one a name of ``taken``.
         """
-        found: dict[str, tuple[CommandOption, list[str]]] = {}
+        by_name: dict[str, tuple[CommandOption, list[str]]] = {}
         for plugin, owner, options in self._loader.declared("eventmq_command_options"):
             kinds = [hook for hook, name in plugin.provides if name == owner]
             if not {GATEWAY.hook, WORKER_POOL.hook}.intersection(kinds):
@@ -679,14 +679,14 @@ class PluginManager:
                         f"{plugin} declares the option {option.name!r} for {owner!r}, which is "
                         f"that of {taken[option.name]!r}{plugin.remedy}"
                     )
-                first, owners = found.setdefault(option.name, (option, []))
+                first, owners = by_name.setdefault(option.name, (option, []))
                 if (first.metavar, first.minimum) != (option.metavar, option.minimum):
                     raise PluginCollision(
                         f"the options {option.name!r} of {owners[0]!r} and {owner!r} differ"
                         f"{plugin.remedy}"
                     )
                 owners.append(owner)
-        return found
+        return by_name
 
     def task_options(self) -> dict[str, Callable[[Any], TaskRole]]:
         """Return the options of ``@app.task`` from plugins: name -> function that reads a value.
@@ -737,7 +737,7 @@ class PluginManager:
             SCHEDULE_STORE: (s.schedule_store,),
         }
         used = {(kind.hook, scheme(text)) for kind, texts in chosen.items() for text in texts}
-        return self._made | used
+        return self._used | used
 
 
 def _missing(plugin: Plugin, error: ModuleNotFoundError) -> str:

@@ -455,7 +455,7 @@ class BeatRunner:
             self._compare()
             now = clock.now()
         if clock.take_back():
-            self._machine.went_back(now)
+            self._machine.clock_set_back(now)
         next_tick = self._machine.next_tick() if self._leads else None
         if next_tick is not None and next_tick <= now:
             self._fire()
@@ -470,7 +470,7 @@ class BeatRunner:
         self._compared = True
         if broker_time is not None:
             self._clock.expect(broker_time)
-        self._machine.went_back(self._clock.now(), MAX_AHEAD)
+        self._machine.clock_set_back(self._clock.now(), MAX_AHEAD)
 
     # The store
 

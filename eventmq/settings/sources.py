@@ -120,7 +120,7 @@ def _is_setting(variable: str, name: str) -> bool:
 
 def _misspelt(variable: str, name: str) -> str:
     """Return a warning if the variable is within two letters of a known one, else ""."""
-    near = min(FIELDS, key=lambda known: _distance(known, name))
+    near = min(FIELDS, key=lambda name_of_setting: _distance(name_of_setting, name))
     if _distance(near, name) > 2:  # noqa: PLR2004 - two letters, as documented
         return ""
     return f"environment variable {variable} is unknown; did you mean {PREFIX}{near.upper()}?"

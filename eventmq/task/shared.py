@@ -149,19 +149,19 @@ class TaskTable(Mapping[str, Task[Any, Any]]):
         app: The app, which submits the shared tasks of this table.
     """
 
-    def __init__(self, own: Mapping[str, Task[Any, Any]], app: TaskApp) -> None:
-        self._own = own
+    def __init__(self, own_tasks: Mapping[str, Task[Any, Any]], app: TaskApp) -> None:
+        self._own_tasks = own_tasks
         self._app = app
 
     def __getitem__(self, name: str) -> Task[Any, Any]:
-        task = self._own.get(name)
+        task = self._own_tasks.get(name)
         return _declared[name].bound_to(self._app) if task is None else task
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self._own, *_declared]))
+        return iter(dict.fromkeys([*self._own_tasks, *_declared]))
 
     def __len__(self) -> int:
-        return len(self._own.keys() | _declared.keys())
+        return len(self._own_tasks.keys() | _declared.keys())
 
 
 class SharedTaskApp(TaskApp, Protocol):

@@ -137,7 +137,7 @@ def _takes_nothing_back(original: Any) -> Any:
 
     def advance(self: StoreTime, wall: float, boot: float) -> float:
         seconds: float = original(self, self._begin + boot, boot)
-        self.unconfirmed = self._rest
+        self.unconfirmed = self._initial_unconfirmed
         return seconds
 
     return advance
@@ -483,7 +483,7 @@ FAULTS |= {
         "test_a_clock_that_steps_for_some_seconds_fires_nothing_and_stops_nothing",
     ),
     "a schedule that has fired for later fire times waits for them": Fault(
-        bug(SchedulerMachine, "went_back", _nothing), _SCHEDULER,
+        bug(SchedulerMachine, "clock_set_back", _nothing), _SCHEDULER,
         "test_a_clock_put_back_an_hour_fires_no_fire_time_twice_and_stops_nothing",
     ),
     "a beat does not ask for the broker's time": Fault(
