@@ -400,7 +400,7 @@ class GraphWrites:
         self, jobs: Sequence[JobRecord], size: int, limit: str, write: AdvanceGraphs
     ) -> None:
         """Fail jobs whose input is too large."""
-        text = f"what it takes has {size} bytes; {limit}: return references to large data"
+        text = f"the input has {size} bytes; {limit}: return references to large data"
         why = RemoteError("eventmq.errors.ResultTooLarge", text)
         self._end_jobs(jobs, JobState.FAILED, why, write)
 
@@ -487,10 +487,10 @@ class StoredInputs:
         try:
             rows = list(self._store.scan("member_results", _LEAF, (join_key,)))
         except UnicodeDecodeError as error:
-            raise DamagedRow("a result that it takes is damaged") from error
+            raise DamagedRow("a result in the input is damaged") from error
         for key, job, kind, data, crc in rows:
             if not is_sound(crc, job, kind, data):
-                raise DamagedRow(f"the result of job {job}, which it takes, is damaged")
+                raise DamagedRow(f"the result of job {job}, an input, is damaged")
             results[key] = job, kind, data
         return results
 
@@ -589,7 +589,7 @@ class StoredInputs:
         scan = self._store.scan("member_results", _LEAF, join, ge=(write.cursor,), le=(last,))
         for _, job, kind, data, crc in list(scan):
             if not is_sound(crc, job, kind, data):
-                logger.error("the result of job %s, which job %s takes, is damaged", job, write.id)
+                logger.error("the result of job %s, an input of job %s, is damaged", job, write.id)
                 return None
             rows.append((job, kind, data))
         return InputsPage(rows, following)
@@ -811,7 +811,7 @@ class Joins:
         [(packed, crc)] = join.arguments
         graph, result_range, key = join.graph, join.result_range, join.result_range.join_key
         if crc != data_crc(key, "", packed):
-            raise DamagedRow("the order of what it takes is damaged in the store")
+            raise DamagedRow("the order of the results in the input is damaged in the store")
         tree = unpack(packed, "a tree")
         longest_body = max(len(job.body) for job in consumers)
         max_size = min(

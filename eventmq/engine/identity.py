@@ -97,10 +97,10 @@ def read_clock(packed: Any) -> ClockRecord | None:
     if packed is None:
         return None
     try:
-        values, checksum = unpack(packed, "the row of the clocks")
+        values, checksum = unpack(packed, "the record of the clocks")
         record = ClockRecord.of(values)
     except (TypeError, ValueError) as error:
-        raise ProtocolError("the row of the clocks cannot be read", code="bad-store") from error
+        raise ProtocolError("the record of the clocks cannot be read", code="bad-store") from error
     if checksum != crc32(pack(values)):
-        raise ProtocolError("the row of the clocks does not fit its checksum", code="bad-store")
+        raise ProtocolError("the checksum of the record of the clocks is wrong", code="bad-store")
     return record

@@ -395,7 +395,7 @@ class Tables:
             _whole(row[6]), damaged=True,
         )  # fmt: skip
         logger.error(
-            "job %s, number %d, is damaged in the store: ask eventmq fsck", job.id, job.seq
+            "job %s, number %d, is damaged in the store: run eventmq fsck", job.id, job.seq
         )
         return job
 
@@ -448,7 +448,7 @@ class Tables:
     def damaged_outcome(self, job_id: str, label: str = "", queue: Any = 0) -> JobRow:
         """Return a failure that replaces an outcome whose row is damaged."""
         text = damage_of(job_id)
-        logger.error("%s: ask eventmq fsck", text)
+        logger.error("%s: run eventmq fsck", text)
         name = self._queue_names.get(_whole(queue), _NO_QUEUE)
         job = JobRecord(job_id, name, _headers(label), b"", state=JobState.FAILED, damaged=True)
         return JobRow(job, 0.0, ERROR_TYPE, _error(text))

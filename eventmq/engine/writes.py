@@ -111,7 +111,7 @@ def _error(job_id: str, content_type: str, error: bytes, crc: int) -> tuple[str,
     """Return content type and error of an attempt; an error that says so if that is damaged."""
     if is_sound(crc, job_id, content_type, error):
         return content_type, error
-    text = f"{damage_of(job_id)}: why this attempt failed is not known any more"
+    text = f"{damage_of(job_id)}: the error of this attempt is lost"
     return ERROR_TYPE, encode_error(RemoteError("eventmq.errors.StoreError", text))
 
 

@@ -428,7 +428,7 @@ def _check(database: Database, connection: psycopg.Connection[Any], session: _Se
             )
     if session.encoding != "UTF8":
         raise StoreError(
-            f"{name} has the encoding {session.encoding}, which has not all characters: make one "
+            f"{name} has the encoding {session.encoding}, which lacks characters: create one "
             "with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
         )
     if session.usage is False:
@@ -462,13 +462,13 @@ def making_tables(connection: psycopg.Connection[Any], database: Database) -> It
         name, may_make_schema, may_make_tables = row
         if may_make_tables is False:
             raise StoreError(
-                f"{user} may make no tables in the schema {schema} of {database.name}: GRANT "
+                f"{user} may not create tables in the schema {schema} of {database.name}: GRANT "
                 f"USAGE, CREATE ON SCHEMA {schema} TO {user}, or name another schema"
             )
         if may_make_tables is None and not may_make_schema:
             raise StoreError(
-                f"{database.name} has no schema {schema}, and {user} may make none: CREATE SCHEMA "
-                f"{schema} AUTHORIZATION {user}, or GRANT CREATE ON DATABASE {name} TO {user}"
+                f"{database.name} has no schema {schema}, and {user} may not create it: CREATE "
+                f"SCHEMA {schema} AUTHORIZATION {user}, or GRANT CREATE ON DATABASE {name} TO {user}"
             )
         if may_make_tables is None:
             connection.execute(f'CREATE SCHEMA "{schema}"')

@@ -3,8 +3,8 @@
 The broker's keys do not protect them: any database user who can read the table can read all
 results.
 
-A result expires when both the clock of the database and that of the machine have passed its time, so
-that setting one of these clocks does not delete results early. Expired results are deleted when
+A result expires when both the clock of the database and that of the machine have passed its time,
+so that setting one of these clocks does not delete results early. Expired results are deleted when
 others are stored.
 """
 
@@ -198,7 +198,8 @@ class PostgresResults:
         row = self._call("read", read)
         if row is None:
             raise ResultUnavailable(
-                f"the result of job {job_id[:80]!r} is not among {self._description}, or no more"
+                f"{self._description} have none of job {job_id[:80]!r}: it has expired or was "
+                "never stored"
             )
         return bytes(row[0])
 

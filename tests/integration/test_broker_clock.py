@@ -162,7 +162,7 @@ def test_a_damaged_record_of_the_clocks_is_refused(broker: Running, clock: FakeC
     damaged[6] ^= 1
     db.execute("UPDATE meta SET value = ? WHERE key = 'clock'", (bytes(damaged),))
     db.close()
-    with pytest.raises(Exception, match=r"row of the clocks .* eventmq fsck"):
+    with pytest.raises(Exception, match=r"record of the clocks .* eventmq fsck"):
         broker.start()
     db = connect(broker.folder / FILE_NAME, busy=5.0)
     db.execute("UPDATE meta SET value = ? WHERE key = 'clock'", (packed,))

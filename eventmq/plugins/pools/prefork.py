@@ -47,7 +47,7 @@ def make_prefork_pool(context: PluginContext) -> WorkerPool:
         SettingsError: The location of the app is not known.
     """
     if not hasattr(os, "fork"):
-        raise PluginError("it needs fork, which this system has not; use --pool threads")
+        raise PluginError("it needs fork, which this system lacks; use --pool threads")
     options = PoolOptions.of(context, Options)
     if not options.loader:
         raise PluginError("it needs the option loader, as module:function")

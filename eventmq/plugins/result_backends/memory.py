@@ -68,7 +68,7 @@ class MemoryResults:
             self._drop(reference)
         job_id = reference.decode(errors="replace")
         raise ResultUnavailable(
-            f"the result of job {job_id!r} is not in this process, or no more: the result "
+            f"the result of job {job_id!r} is not in this process, or has expired: the result "
             "backend 'memory' keeps results in the process that ran the job, for their ttl"
         )
 

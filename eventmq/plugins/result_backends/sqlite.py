@@ -178,7 +178,8 @@ class SqliteResults:
             raise ResultUnavailable(f"{self._description} cannot be read: {error}") from error
         if row is None:
             raise ResultUnavailable(
-                f"the result of job {job_id[:80]!r} is not among {self._description}, or no more"
+                f"{self._description} have none of job {job_id[:80]!r}: it has expired or was "
+                "never stored"
             )
         return bytes(row[0])
 

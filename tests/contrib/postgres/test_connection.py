@@ -311,7 +311,7 @@ def test_who_may_make_no_schema_is_told_what_to_grant(postgres, guest):
     with pytest.raises(StoreError) as error:
         make_table(guest)
     said = str(error.value)
-    assert "has no schema eventmq, and guest may make none" in said
+    assert "has no schema eventmq, and guest may not create it" in said
     assert f"GRANT CREATE ON DATABASE {name} TO guest" in said
     postgres.sql(f"GRANT CREATE ON DATABASE {name} TO guest")
     make_table(guest)
@@ -325,7 +325,7 @@ def test_who_may_make_no_tables_is_told_what_to_grant(postgres, guest):
     connect(Database.of(guest), "test").close()
     with pytest.raises(StoreError) as error:
         make_table(guest)
-    assert "may make no tables in the schema eventmq" in str(error.value)
+    assert "may not create tables in the schema eventmq" in str(error.value)
     grant = "GRANT USAGE, CREATE ON SCHEMA eventmq TO guest"
     assert grant in str(error.value)
     postgres.sql(grant, database=name)

@@ -75,7 +75,7 @@ _MIB = 1024 * 1024
 _LOCKS_DATABASE = sys.platform == "linux"
 
 #: Advice for a damaged file.
-ASK = "ask eventmq fsck what is wrong, and eventmq fsck --salvage DEST copies what can be read"
+ASK = "eventmq fsck lists the damage, and eventmq fsck --salvage DEST copies what can be read"
 
 #: Errors that an altered value in the file may cause where no checksum covers it.
 ALTERED = (ProtocolError, LookupError, TypeError, ValueError)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: Seconds after which what another thread should have done has failed.
 DEADLINE = 20.0
 
-SALVAGE = "ask eventmq fsck what is wrong, and eventmq fsck --salvage DEST copies what can be read"
+SALVAGE = "eventmq fsck lists the damage, and eventmq fsck --salvage DEST copies what can be read"
 
 
 class Store:

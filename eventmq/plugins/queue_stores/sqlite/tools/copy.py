@@ -59,7 +59,7 @@ def back_up(db: apsw.Connection, path: Path, folder: Path, *, replace: bool) -> 
     final = folder / path.name
     if final.exists() and not replace:
         raise StoreError(
-            f"there is a store in {folder} already: name another folder, or say --replace"
+            f"there is a store in {folder} already: name another folder, or use --replace"
         )
     directory = DataDirectory(folder, 0)
     directory.open()  # no broker may have the replaced store open
@@ -70,7 +70,7 @@ def back_up(db: apsw.Connection, path: Path, folder: Path, *, replace: bool) -> 
         _put_in_place(partial, final)
     except (OSError, *UNREADABLE) as error:
         raise StoreError(
-            f"cannot write the backup to {folder}: {error}; nothing is there that was not before"
+            f"cannot write the backup to {folder}: {error}; nothing was written"
         ) from error
     finally:
         for name in ("", "-journal", *_LOG_SUFFIXES):

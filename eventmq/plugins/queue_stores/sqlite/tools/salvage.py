@@ -144,9 +144,7 @@ def salvage(
             with contextlib.suppress(OSError):
                 folder.rmdir()
         if isinstance(error, (OSError, *UNREADABLE)):
-            raise StoreError(
-                f"cannot write to {folder}: {error}; nothing is there that was not before"
-            ) from error
+            raise StoreError(f"cannot write to {folder}: {error}; nothing was written") from error
         raise
     finally:
         directory.close()
