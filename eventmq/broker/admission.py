@@ -179,7 +179,7 @@ class Admission:
         self._coming = {}
         self._allocated = {}
         if state.closing:
-            state.error(peer, message.id, "closing", "this broker is going away")
+            state.error(peer, message.id, "closing", "this broker is shutting down")
             return
         headers = self._headers(message.headers)
         if headers.nodes:
@@ -350,8 +350,8 @@ class Admission:
         if headers.limit_key and len(of) >= max_keys and subqueue_of(text) not in of:
             state.prune_limiters()
             if len(of) >= max_keys:
-                text = f"this broker has its {max_keys} keys of limits"
-                return "too-many-keys", f"{text}; a limit_key is for fewer values"
+                text = f"this broker has {max_keys} limit keys already"
+                return "too-many-keys", f"{text}; use limit_key with fewer values"
         state.update_limits(text, state.next_seq)
         return None
 

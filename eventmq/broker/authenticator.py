@@ -128,7 +128,9 @@ class AccessControl:
         for peer in list(state.peers.values()):
             grant = peer.admitted
             if grant is not None and self._grants.get(grant.key) is not grant:
-                logger.info("peer of key %r is cut: its grant was changed or revoked", grant.name)
+                logger.info(
+                    "peer with key %r is disconnected: its grant was changed or revoked", grant.name
+                )
                 self._core.sessions.drop(peer)
 
     # What a peer may do
@@ -148,7 +150,7 @@ class AccessControl:
                 handler(peer, message)
                 return
             if peer.grant.is_broker and kind in _REQUESTS and kind is not Inform:
-                raise ProtocolError("say INFORM first, and for whom", code="inform-again")
+                raise ProtocolError("say INFORM with a sender first", code="inform-again")
             peer.grant.check_command(kind)
             check(peer, message, handler)
 
@@ -194,7 +196,7 @@ class AccessControl:
         """Give the connection of a standby the grant of the peer whose messages it relays."""
         if peer.admitted is None or not peer.admitted.is_broker:
             raise ProtocolError(
-                "only a broker of the same store passes messages on: that needs the role broker",
+                "only a broker of the same store relays messages: that needs the role broker",
                 code="not-allowed",
             )
         try:

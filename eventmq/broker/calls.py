@@ -236,7 +236,8 @@ class Calls:
     def _hand_over(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         if self.state.owner is None:
             raise ProtocolError(
-                "this broker has its store for itself: no other can take it over", code="no-standby"
+                "the store of this broker is not shared: no other can take it over",
+                code="no-standby",
             )
         act = act_of(self.state, peer, arguments, "handover")
         logger.info("the store is handed over%s", by(act))

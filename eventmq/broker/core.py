@@ -200,7 +200,7 @@ class BrokerCore:
     def _metrics_limited(self, field: str, name: str) -> None:
         """Log the first queue, or task, that has no metrics of its own."""
         logger.warning(
-            "%s and what comes later has no metrics of its own: it is counted as %r, since there "
+            "%s and later ones have no metrics of their own: they are counted as %r, since there "
             "are %d already (setting metrics_%s)",
             name, OTHER, getattr(self.state.limits.metrics, field), field,
         )  # fmt: skip
@@ -325,7 +325,7 @@ class BrokerCore:
     @staticmethod
     def _refuse_on_port(message: object, port: str) -> None:
         name = type(message).__name__.upper()
-        raise ProtocolError(f"{name} is not taken on the {port} port", code="not-allowed")
+        raise ProtocolError(f"{name} is not accepted on the {port} port", code="not-allowed")
 
     @staticmethod
     def id_of(frames: Sequence[bytes]) -> str:
@@ -352,7 +352,7 @@ class BrokerCore:
         if len(state.peers) >= state.limits.max_peers:
             state.counters["errors.too-many-peers"] += 1
             if reads_refusal(frames):
-                text = f"this broker has its {state.limits.max_peers} peers"
+                text = f"this broker has {state.limits.max_peers} peers, as many as it may"
                 refusal = Error(state.message_id(), "", "too-many-peers", text).frames()
                 state.deferred_sends.append(DeferredSend(key, refusal))
             return None
@@ -601,6 +601,8 @@ class BrokerCore:
         elif peer is not None and peer.session is None and peer.features is not None:
             self.sessions.drop(peer)
             peer.warned = True  # the sender of the message has logged it
-            self.state.error(peer, "", "inform-again", "read what you were sent, then ask again")
+            self.state.error(
+                peer, "", "inform-again", "read the messages that wait for you, then call again"
+            )
         elif peer is not None:
             self.waiters.end_streams(peer)

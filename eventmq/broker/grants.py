@@ -148,10 +148,10 @@ class Grant:
             raise KeyFileError(f"{what}; known are {', '.join(ROLES)}")
         limited = self.serves is not None or self.submits is not None
         if "broker" in self.roles and len(self.roles) > 1:
-            raise KeyFileError("a broker has no other role beside: it acts as its peers")
+            raise KeyFileError("a broker's key has no other role: it acts for its peers")
         if "gateway" in self.roles:
             if len(self.roles) > 1:
-                raise KeyFileError("a gateway has no other role beside, which would have no limits")
+                raise KeyFileError("a gateway's key has no other role, which would have no limits")
         elif limited:
             raise KeyFileError("only a gateway's key names the queues that it serves or submits to")
 

@@ -87,7 +87,7 @@ class GraphTracker:
             counts.blocked -= 1
             counts.queued += 1  # `record_ends` subtracts it
         self.operations.outcomes.record_ends(write_result.ended, {})
-        logger.info("%d jobs ended, since others did that they waited for", len(write_result.ended))
+        logger.info("%d jobs ended, since jobs ended that they waited for", len(write_result.ended))
 
     # Deadlines
 

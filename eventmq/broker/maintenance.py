@@ -174,7 +174,7 @@ class Retention:
             state.queue(name).counts.failed -= n
             state.counters["failed_forgotten"] += n
             logger.warning(
-                "%d failed jobs of queue %s were forgotten: too old, or too large together", n, name
+                "%d failed jobs of queue %s were forgotten: over the limit of age or size", n, name
             )
         oldest = float("inf") if write_result.oldest is None else write_result.oldest
         oldest += state.keeper.spared(oldest)

@@ -300,7 +300,9 @@ class Candidate:
 
     def lost(self, error: StoreError) -> None:
         """Record that a batch or a renewal ended with `Fenced` or `Unknown`."""
-        logger.warning("this broker owns the store no more, or does not know it: %s", error)
+        logger.warning(
+            "this broker has lost the store, or cannot know whether it owns it: %s", error
+        )
         self.watch.lost(self._boottime())
 
     def release(self) -> None:

@@ -117,8 +117,8 @@ class _OwnerLink(RouterLink):
         if not usage.warned:
             usage.warned = True
             logger.warning(
-                "the owner of the store does not read what is passed on to it: %d bytes of a peer "
-                "wait, which gets ERROR no-owner until it has; see whether this machine reaches "
+                "the owner of the store does not read relayed messages: %d bytes of a peer wait, "
+                "which gets ERROR no-owner until they are read; check whether this machine reaches "
                 "the address that the owner advertises", usage.count_waiting(),
             )  # fmt: skip
         return False
@@ -289,9 +289,9 @@ class Relays:
         try:
             link = self._open(owner)
         except zmq.ZMQError as error:
-            self._log_once(f"nothing can be passed on to {owner.address}: {error}")
+            self._log_once(f"nothing can be relayed to {owner.address}: {error}")
             return None
-        logger.info("messages of %s are passed on to %s", key, owner.address)
+        logger.info("messages of %s are relayed to %s", key, owner.address)
         relay = self._relays[key] = _Relay(key, link, informed=False)
         return relay
 
@@ -394,7 +394,7 @@ class Relays:
         """Relay nothing for `REFUSED` seconds: the owner has refused this broker."""
         assert self._owner is not None  # noqa: S101 - there is a connection to it
         self._log_once(
-            f"nothing can be passed on to the owner of the store at {self._owner.address}: {why}; "
+            f"nothing can be relayed to the owner of the store at {self._owner.address}: {why}; "
             "authorise the key of this broker there with the role broker"
         )
         relays, self._relays = list(self._relays.values()), {}

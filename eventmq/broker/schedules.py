@@ -96,7 +96,7 @@ class ScheduleCalls:
         def settle(write_result: tuple[str, int]) -> None:
             code, self._revision = write_result
             if code == "full":
-                state.error(peer, message.id, "store-full", "the broker has its schedules")
+                state.error(peer, message.id, "store-full", "the broker stores no more schedules")
                 return
             if made.legacy and (chosen := self._choose()) is not None:
                 self._send_schedule(chosen, made, message.id, repeated=False)
@@ -207,7 +207,7 @@ class ScheduleCalls:
                 if code == "done":
                     logger.info("schedule %r: %s%s", row.name, act.operation, by(act))
             if "full" in codes:
-                self.state.error(peer, call, "store-full", "the broker has its schedules")
+                self.state.error(peer, call, "store-full", "the broker stores no more schedules")
                 return
             done = [code == "done" for code in codes]
             self.state.answer(peer, call, {"done": done, "revision": self._revision})

@@ -166,7 +166,7 @@ class Sessions:
         features = Features.parse(text)
         if features.session.startswith(LEGACY_PREFIX):
             raise ProtocolError(
-                f"a session id does not begin with {LEGACY_PREFIX!r}: those the broker makes",
+                f"a session id does not begin with {LEGACY_PREFIX!r}: the broker makes such ids",
                 code="bad-features",
             )
         texts = (features.session, features.name, features.pool, features.version)

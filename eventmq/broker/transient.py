@@ -120,7 +120,9 @@ class TransientJobs:
         """Return why there is no room for a job, or None."""
         limits = self.limits
         if len(self.jobs) >= limits.transient_jobs:
-            text = f"the broker has its {limits.transient_jobs} jobs without guarantee"
+            text = (
+                f"the broker has {limits.transient_jobs} jobs without guarantee, as many as it may"
+            )
             return "queue-full", text
         if self.bytes + len(job.body) > limits.transient_bytes:
             text = f"jobs without guarantee have at most {limits.transient_bytes} bytes in all"

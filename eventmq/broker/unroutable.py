@@ -61,7 +61,7 @@ class UnroutableLog:
         what = f"the task {task!r}" if task else "what a legacy job names (see --allow-callables)"
         logger.warning(
             "no worker of the queue %r knows %s; it is served by %s%s; such jobs wait, and fail "
-            "after %g s unless a worker comes that does", queue, what, names, more, grace,
+            "after %g s unless a worker that does connects", queue, what, names, more, grace,
         )  # fmt: skip
 
     @staticmethod

@@ -111,7 +111,7 @@ def decode_key(text: str) -> bytes:
         for char in text[start : start + 5]:
             number = number * 85 + _DIGITS[char]
         if number >= 1 << 32:
-            raise KeyFileError("a CURVE key has five characters that are no four bytes in Z85")
+            raise KeyFileError("a CURVE key has five characters that are not four bytes in Z85")
         key += number.to_bytes(4, "big")
     return key
 

@@ -121,9 +121,7 @@ class OutcomeReader:
         if state != "succeeded":
             raise _unsuccessful(row)
         if data is None or not content_type:
-            raise ResultUnavailable(
-                f"job {job_id} succeeded, but its result was not kept, or is not any more"
-            )
+            raise ResultUnavailable(f"job {job_id} succeeded, but its result is not kept")
         if content_type == FRAMES_TYPE:
             return decode_frames(data)
         if content_type.startswith(REFERENCE):
@@ -262,7 +260,7 @@ def _unsuccessful(row: EndRow) -> EventMQError:
         )
     if not row.state:
         return JobNotFound(job_id)
-    return ProtocolError(f"job {job_id} ended in the state {row.state!r}, which is no end")
+    return ProtocolError(f"job {job_id} cannot have ended in the state {row.state!r}")
 
 
 def original(remote: RemoteError) -> Exception | None:

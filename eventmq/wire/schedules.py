@@ -88,7 +88,7 @@ def _trigger(message: Message, headers: Headers) -> str:
         seconds = headers.interval if message.interval is None else float(message.interval or "-1")
     except ValueError:
         raise ProtocolError(
-            f"the interval is {message.interval!r}; right is seconds, or -1 beside a cron",
+            f"the interval is {message.interval!r}; allowed are seconds, or -1 with a cron",
             code="bad-trigger",
         ) from None
     if cron:
@@ -100,6 +100,6 @@ def _trigger(message: Message, headers: Headers) -> str:
         )
     if not 0 < seconds < 1e9:  # noqa: PLR2004 - not nan, inf or nonsense
         raise ProtocolError(
-            f"the interval is {seconds:g} s; right is more than 0", code="bad-trigger"
+            f"the interval is {seconds:g} s; allowed is more than 0", code="bad-trigger"
         )
     return f"every:{json.dumps({'seconds': seconds})}"

@@ -296,9 +296,7 @@ class ZapThread:
             NotAllowed: The key was accepted, or there was no answer. The server must not serve.
         """
         if address.startswith("inproc:"):
-            raise NotAllowed(
-                f"{address} has no CURVE: there are no keys for what is in one process"
-            )
+            raise NotAllowed(f"{address} has no CURVE: keys do not apply within one process")
         public, secret = new_keys()
         self._quiet.add(fingerprint(decode_key(public.decode())))
         keys = ClientKeys(self._ring.broker.public.encode(), public, secret)

@@ -216,8 +216,8 @@ class JobManager:
         if epoch != self._fenced_in:
             self._fenced_in = epoch
             _log.warning(
-                "messages of a broker that does not own the store are ignored: the owner is that "
-                "of epoch %d", epoch,
+                "messages of a broker that does not own the store are ignored; the owner has "
+                "epoch %d", epoch,
             )  # fmt: skip
 
     def receive(self, frames: Sequence[bytes], now: float) -> None:
@@ -237,7 +237,7 @@ class JobManager:
                     _log.debug("the broker shuts down; waiting for it to come back")
                     self._session.inform(now)
                 case commands.Disconnect():
-                    _log.info("the broker asks this worker to end")
+                    _log.info("the broker asks this worker to stop")
                     self.terminate(now)
                 case commands.Cancel(job=job, delivery=delivery):
                     self._cancel(job, delivery, now)
@@ -291,7 +291,7 @@ class JobManager:
         """
         if self._drain_until is not None:
             return
-        _log.info("ending: no new jobs; what runs has %g s", self._info.shutdown_grace)
+        _log.info("ending: no new jobs; running jobs have %g s", self._info.shutdown_grace)
         self._drain_until = now + self._info.shutdown_grace
         self._hand_back_waiting(now)
         for slot in range(len(self._held_chunks.jobs)):

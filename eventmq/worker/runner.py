@@ -138,8 +138,8 @@ class ConnectionLog:
         if broken and not self._warned and not self._never_connected:
             self._warned = True
             _log.warning(
-                "the connection to the broker at %s was lost; what runs goes on, and is answered "
-                "when the broker is back", address,
+                "the connection to the broker at %s was lost; running jobs continue, and are "
+                "answered when the broker is back", address,
             )  # fmt: skip
         self._answered = received or (self._answered and not broken)
         if now >= self._due:
@@ -490,7 +490,7 @@ class WorkerRunner:
             return
         self._stop_handled = requested
         if self._stop_requested != NO_STOP:
-            self.notifier.stopping("ending: what runs has its grace")
+            self.notifier.stopping("ending: running jobs have their grace")
         if requested == IMMEDIATE:
             self._interrupt(now, "stopped at once")
             self._manager.finish()

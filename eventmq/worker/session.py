@@ -651,9 +651,7 @@ class WorkerSession:
     def tick(self, now: float, credit: WorkerCredit) -> None:
         """Do what is due."""
         if now - self._last_seen > self.info.heartbeat_timeout and not self.lost:
-            _log.debug(
-                "the broker was silent for %g s; connecting anew", self.info.heartbeat_timeout
-            )
+            _log.debug("the broker was silent for %g s; reconnecting", self.info.heartbeat_timeout)
             self.online = False
             self.lost = True
         if self.online:

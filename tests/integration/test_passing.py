@@ -273,7 +273,7 @@ def test_a_standby_that_cannot_connect_to_the_owner_goes_on(
     legacy(brokers, second).send(b"STATUS")
     assert peer.call("status")["role"] == "standby"
     assert brokers.peer(first).call("queues") == []
-    [warning] = [each for each in caplog.messages if "can be passed on" in each]
+    [warning] = [each for each in caplog.messages if "can be relayed" in each]
     assert ("Too many open files" if problem == "no descriptor" else "nvalid") in warning
 
 

@@ -277,7 +277,7 @@ def test_a_store_that_is_not_shared_cannot_be_handed_over(cli: Cli, tmp_path: Pa
     try:
         address = alone.addresses["main"]
         code, text = cli.error("broker", "handover", "--broker", address)
-        assert (code, "has its store for itself" in text) == (1, True)
+        assert (code, "is not shared" in text) == (1, True)
         status = cli.json("status", "--json", "--broker", address)
         assert (status["role"], status["owner"]) == ("active", address)
     finally:

@@ -33,7 +33,7 @@ def test_a_job_that_no_worker_knows_is_logged_when_it_becomes_unroutable(
     (line,) = log()
     assert line == (
         "no worker of the queue 'default' knows the task 'shop.add'; it is served by 'host:1'; "
-        "such jobs wait, and fail after 300 s unless a worker comes that does"
+        "such jobs wait, and fail after 300 s unless a worker that does connects"
     )
 
 

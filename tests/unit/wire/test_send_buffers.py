@@ -12,10 +12,10 @@ import zmq
 
 from eventmq.wire import sockets
 from eventmq.wire.sockets import (
+    PRUNE_ABOVE,
     RESERVE,
     SHORT,
     STEP,
-    PRUNE_ABOVE,
     UNTRACKED,
     NoConnection,
     RouterLink,

@@ -63,7 +63,7 @@ def test_a_chunk_of_a_lower_epoch_is_ignored(world, caplog):
     assert not chunk(world, 1, 5)
     assert not chunk(world, 2, 5)
     assert warnings(caplog) == [
-        "messages of a broker that does not own the store are ignored: the owner is that of epoch 6"
+        "messages of a broker that does not own the store are ignored; the owner has epoch 6"
     ]
     assert world.manager.session.online  # until its runner knows where the owner is
     assert world.status().received == 0
