@@ -468,7 +468,8 @@ def making_tables(connection: psycopg.Connection[Any], database: Database) -> It
         if may_make_tables is None and not may_make_schema:
             raise StoreError(
                 f"{database.name} has no schema {schema}, and {user} may not create it: CREATE "
-                f"SCHEMA {schema} AUTHORIZATION {user}, or GRANT CREATE ON DATABASE {name} TO {user}"
+                f"SCHEMA {schema} AUTHORIZATION {user}, or GRANT CREATE ON DATABASE {name} TO "
+                f"{user}"
             )
         if may_make_tables is None:
             connection.execute(f'CREATE SCHEMA "{schema}"')
