@@ -179,7 +179,7 @@ def test_every_store_waits_for_locks(tmp_path: Path) -> None:
     checkpointer: Any = store._checkpointer
     waits = {
         "store": store._db, "checkpoints": checkpointer._db, "events": events._db,
-        "results": results._home.db, "schedules": schedules._db,
+        "results": results._connection.db, "schedules": schedules._db,
     }  # fmt: skip
     try:
         told = {name: db and db.pragma("busy_timeout") for name, db in waits.items()}

@@ -161,7 +161,7 @@ def test_a_forked_child_opens_the_file_anew(make):
     """SQLite's connections must not be carried over a fork."""
     backend = make()
     reference = backend.put("job-1", b"parent", 60.0)
-    with backend._home.lock:  # as if another thread of the parent were inside
+    with backend._connection.lock:  # as if another thread of the parent were inside
         child = os.fork()
         if child == 0:
             status = 1

@@ -261,5 +261,5 @@ def test_wider_modes_are_told_with_what_ends_them(
     database = data / FILE_NAME
     (told,) = caplog.messages
     assert f"{data} has mode 0755, {database} has mode 0644" in told
-    assert f"to end that: chmod 700 {data} && chmod 600 {database}" in told
+    assert f"to prevent that: chmod 700 {data} && chmod 600 {database}" in told
     assert ("0o755", "0o644") == (mode(data), mode(database))
