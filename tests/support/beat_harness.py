@@ -1,7 +1,7 @@
 """Scheduler harness: beats in one process on a fake clock.
 
-The broker is a dictionary that refuses a known id, as the real one does. A beat can die wherever it
-waits: before or after the store or the broker has acted.
+The broker is a dictionary that refuses a known id, like the real one. A beat can die at any wait:
+before or after the store or the broker has acted.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ def make_trigger(text: str) -> Any:
 
 
 class Killed(BaseException):
-    """The process is gone: nothing may catch it."""
+    """The process was killed; no handler may catch this."""
 
 
 class Broker:
-    """Takes jobs; ``order`` is what it took, in order, as (id, when)."""
+    """Accepts jobs; ``order`` has the accepted jobs in order, as (id, Unix time)."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.order: list[tuple[str, float]] = []
-        #: When that was in boot time.
+        #: The same in boot time.
         self.boots: list[float] = []
         self.states: dict[str, str] = {}
         self.bodies: dict[str, bytes] = {}
         self.refused = 0
         self.down = False
-        #: Its guarded time, None where it does not say it.
+        #: Guarded time of the broker, None if it does not report it.
         self.time: float | None = None
 
     def take(self, order: Any) -> None:
@@ -60,12 +60,12 @@ class Broker:
         self.boots.append(self.clock.boottime())
 
 
-#: When a `Store` moves schedules on.
+#: Kinds of a `Store`: when it advances schedules.
 KINDS_OF_STORES = ("direct", "eager", "late")
 
 
 class CrashingBeatClient:
-    """One beat's way to the broker."""
+    """Client of one beat, which can crash at any call."""
 
     def __init__(self, broker: Broker, crash: Callable[[str], None]) -> None:
         self.broker = broker
@@ -109,7 +109,7 @@ class CrashingBeatClient:
 class Store:
     """One beat's view of the shared store.
 
-    ``kind`` says when it moves schedules on: ``direct`` within `advance`, ``eager`` within
+    ``kind`` is when it advances schedules: ``direct`` within `advance`, ``eager`` within
     `begin_advance`, ``late`` when the caller waits for the result.
     """
 
@@ -119,7 +119,7 @@ class Store:
         self.shared = shared
         self.broker = broker
         self.crash = crash
-        for name in vars(ScheduleStore):  # attributes of its own: a protocol is checked by them
+        for name in vars(ScheduleStore):  # own attributes: checks of the protocol look for them
             if not name.startswith("_") and name != "close":
                 setattr(self, name, self.forward(name))
         if kind == "eager":
@@ -163,8 +163,8 @@ class Beats:
 
     Args:
         now: Unix time.
-        kind: Of the `Store`.
-        batch: Schedules that a beat fires together at most.
+        kind: Kind of the `Store`.
+        batch: Maximum number of schedules that a beat fires together.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Beats:
         self._made: list[BeatRunner] = []
 
     def add(self, name: str, trigger: Trigger, **more: Any) -> None:
-        """Store a schedule that begins now."""
+        """Store a schedule that starts now."""
         made = Schedule(name=name, trigger=str(trigger), body=name.encode(), **more)
         self.store.save([(made.started(self.clock.now()), None)])
 
@@ -207,11 +207,11 @@ class Beats:
         self.store.close()
 
     def tick(self, beat: BeatRunner) -> float:
-        """Let a beat do one tick; return how long it wants to wait."""
+        """Run one tick of a beat; return the seconds until the next."""
         return beat._guarded_tick()
 
     def run(self, beat: BeatRunner, seconds: float) -> None:
-        """Let a beat run alone for a time."""
+        """Run a beat alone for some seconds."""
         end = self.clock.now() + seconds
         while self.clock.now() < end:
             wait = self.tick(beat)
@@ -219,7 +219,7 @@ class Beats:
         self.tick(beat)
 
     def fired(self, name: str) -> list[float]:
-        """Return when the jobs of a schedule came, in order."""
+        """Return the times of the jobs of a schedule, in order."""
         body = name.encode()
         return [at for i, at in self.broker.order if self.broker.bodies[i] == body]
 

@@ -1,4 +1,4 @@
-"""A broker core on a real store with a fake clock, driven by frames: what broker tests share."""
+"""Broker harness: a broker core on a real store with a fake clock, driven by frames."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TASK = "task:shop.add,content-type:msgpack"
 
-#: Where tests that make hundreds of stores have them: in memory, if the system has such a folder.
+#: Folder of tests that make hundreds of stores: in memory, if the system has such a folder.
 SWIFT = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
@@ -59,7 +59,7 @@ class FakeClock:
 
 
 class FirstQueue:
-    """The queue order of the order in which the worker named its queues."""
+    """Queue order: the first queue that the worker named."""
 
     def choose(self, queues: Sequence[tuple[int, str]]) -> str:
         return queues[0][1]
@@ -69,7 +69,7 @@ class FirstQueue:
 
 
 class FirstWorker:
-    """The routing of the order in which workers informed."""
+    """Routing: the worker that informed first."""
 
     by_key = False
 
@@ -79,7 +79,7 @@ class FirstWorker:
 
 @dataclass
 class Broker:
-    """One broker over restarts.
+    """One broker over its restarts.
 
     Messages that it sent are in ``sent`` by routing id; ``dispatched`` has all chunks in order.
     """
@@ -89,7 +89,7 @@ class Broker:
     clock: FakeClock = field(default_factory=FakeClock)
     sent: dict[bytes, list[Command]] = field(default_factory=dict)
     unreachable: set[bytes] = field(default_factory=set)
-    #: Bytes of arguments and results in a row of events, as where there is a redactor.
+    #: Maximum bytes of arguments and results in a row of events, as with a redactor.
     values: int = 0
     dispatched: list[Request] = field(default_factory=list)
     _ids: int = 0
@@ -107,13 +107,13 @@ class Broker:
         self.sent = {}
 
     def make_store(self) -> Any:
-        """Return the store, not opened."""
+        """Return a store that is not open."""
         return SqliteStore(
             self.path, self.clock, durability="memory", reserve=0, events_values=self.values
         )
 
     def crash(self) -> None:
-        """End without a word, and start again: all connections are new."""
+        """Crash and restart: all connections are new."""
         self.store.close()
         self.start()
 
@@ -127,7 +127,7 @@ class Broker:
         return now
 
     def jump(self) -> None:
-        """Move the deadlines if store time went on at once."""
+        """Adjust the deadlines if store time has jumped."""
         seconds, self._jumped = self.keeper.jumped - self._jumped, self.keeper.jumped
         if seconds:
             self.core.jump(seconds)
@@ -139,7 +139,7 @@ class Broker:
         self.core.receive(port, [identity, *message.frames()], self.now())
 
     def tick(self) -> None:
-        """Decide and commit until nothing is left to do, and collect what was sent."""
+        """Run ticks and commits until no work is left, and collect the sent messages."""
         for _ in range(100):
             self.core.decide(self.now())
             if self.core.has_writes:
@@ -159,34 +159,34 @@ class Broker:
                     self.sent.setdefault(message.key.identity, []).append(decoded)
             if not self.core.has_writes:
                 return
-        raise AssertionError("the broker never comes to rest")
+        raise AssertionError("the broker always has more work")
 
     def tell(self, identity: bytes, message: Any, port: str = "main") -> list[Command]:
-        """Receive a message, end the tick and return what went to this peer."""
+        """Receive a message, end the tick, and return the messages to this peer."""
         self.sent.pop(identity, None)
         self.put(identity, message, port)
         self.tick()
         return self.took(identity)
 
     def took(self, identity: bytes) -> list[Command]:
-        """Return and forget what was sent to a peer."""
+        """Return and clear the messages to a peer."""
         return self.sent.pop(identity, [])
 
     def wait(self, seconds: float) -> None:
-        """Let time pass in steps that the broker sees."""
+        """Let time pass in small steps, with ticks of the broker."""
         end = self.clock.time + seconds
         while self.clock.time < end:
             self.clock.time = min(end, self.clock.time + 0.25)
             self.tick()
 
     def events(self, after: int = 0) -> list[Mapping[str, Any]]:
-        """Return the events after a number, as the store has them."""
+        """Return the stored events after a number."""
         rows = self.event_rows(after)
         events = [row for first, _, body in rows for row in rows_of("b", first, body)]
         return [row for row in events if row["seq"] > after]
 
     def event_rows(self, after: int = 0) -> list[EventRow]:
-        """Return the rows of events after a number, as the store has them."""
+        """Return the stored rows of events after a number."""
         self.store.submit([ReadEvents(after, 1 << 30)])
         [[(rows, _)]] = self.store.finished()
         return list(rows)
@@ -196,13 +196,13 @@ class Broker:
         tick = int(self.clock.now() * 1000)
         return f"{tick:012x}7{self._ids & 0xFFF:03x}{0x8000000000000000 + self._ids:016x}"
 
-    # What peers say
+    # Messages of peers
 
     def submit(
         self, job_id: str = "", queue: str = "default", headers: str = "", body: bytes = b"x",
         client: bytes = b"client",
     ) -> tuple[str, list[Command]]:  # fmt: skip
-        """Submit one job that asks for an ACK; return its id and what came back."""
+        """Submit one job with ack-requested; return its id and the answers."""
         job_id = job_id or self.new_id()
         text = ",".join(filter(None, [TASK, "ack-requested", headers]))
         return job_id, self.tell(client, Request(job_id, queue, text, body))
@@ -217,7 +217,7 @@ class Broker:
         tasks: tuple[str, ...] = (), queues: str = '[[10, "default"]]', received: int = 0,
         held: tuple[int, ...] = (), callables: tuple[str, ...] = (),
     ) -> list[Command]:  # fmt: skip
-        """Inform as one of our workers and say READY."""
+        """Send INFORM and READY as a worker of EventMQ."""
         features = Features(
             session=session, name=session, tasks=tasks, received=received, held=held,
             callables=callables,
@@ -260,7 +260,7 @@ def chunks(messages: Sequence[Command]) -> list[tuple[Request, ChunkIndex]]:
 
 
 def row(position: int = 0, kind: int = 0, result: bytes = b"\xc0", **more: Any) -> OutcomeRow:
-    """Return an outcome row: a success unless ``kind`` says otherwise."""
+    """Return an outcome row, by default a success."""
     fields = {"started": 1.0, "run_time": 0.001, "content_type": "msgpack", "countdown": 0.0}
     fields.update(more)
     return OutcomeRow(

@@ -1,6 +1,6 @@
-"""A broker in a process of its own, forked by `fork_server`: it says in JSON where it listens.
+"""A broker in a process of its own, forked by `fork_server`; it prints its addresses as JSON.
 
-Its arguments are ``DIRECTORY BINDS LIMITS [KEYS]``, the middle two as JSON maps.
+Its arguments are ``DIRECTORY BINDS LIMITS [KEYS]``, where BINDS and LIMITS are JSON maps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workers for tests of the broker's core: they take what comes, and run it on request."""
+"""Workers for tests of the broker's core: they record chunks, and run jobs on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.broker_harness import Broker, chunks, row
 
 
 class Workers:
-    """Workers that run their jobs on request, and count which ones they were given."""
+    """Workers that run their jobs on request, and count the jobs they were assigned."""
 
     def __init__(
         self, broker: Broker, *names: str, queues: str = '[[10, "default"]]', window: int = 2
@@ -24,14 +24,14 @@ class Workers:
             self.take(name, broker.worker(name.encode(), name, window=window, queues=queues))
 
     def take(self, name: str, messages: list[Command]) -> None:
-        """Record the chunks that came."""
+        """Record the received chunks."""
         for chunk, index in chunks(messages):
             self.received[name] = number(chunk)
             self.open.append((name.encode(), chunk))
             self.got += [entry.id for entry in index.entries]
 
     def collect(self) -> None:
-        """Record the chunks that came meanwhile."""
+        """Record the chunks received meanwhile."""
         for name in self.names:
             self.take(name, self.broker.took(name.encode()))
 
@@ -44,7 +44,7 @@ class Workers:
         self.collect()
 
     def wait(self, seconds: float) -> None:
-        """Let time pass; all workers say that they live, and finish what they get."""
+        """Let time pass; all workers send heartbeats, and finish their chunks."""
         end = self.broker.clock.time + seconds
         while self.broker.clock.time < end - 1e-9:
             self.broker.wait(min(0.25, end - self.broker.clock.time))
@@ -55,13 +55,13 @@ class Workers:
                 self.finish()
 
     def ready(self, name: str) -> None:
-        """Let a worker say what it has."""
+        """Send READY of a worker with its chunks."""
         held = tuple(number(chunk) for owner, chunk in self.open if owner == name.encode())
         self.take(name, self.broker.ready(name.encode(), self.window, self.received[name], held))
 
     @property
     def running(self) -> int:
-        """Jobs that workers have."""
+        """Number of jobs that workers hold."""
         return sum(len(index.entries) for _, index in chunks([chunk for _, chunk in self.open]))
 
 

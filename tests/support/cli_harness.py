@@ -1,4 +1,4 @@
-"""Runs commands inside the test's process, in a folder of their own; leaves nothing changed."""
+"""Runs commands inside the test's process, in a folder of their own, and undoes their changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cli:
         (self.folder / name).write_text(text, encoding="utf-8")
 
     def run(self, *arguments: str) -> Result:
-        """Run a command; an unexpected exception is the test's."""
+        """Run a command; an unexpected exception propagates to the test."""
         environ, modules = dict(os.environ), set(sys.modules)
         result = CliRunner().invoke(program, list(arguments))
         os.environ.clear()
@@ -48,7 +48,7 @@ class Cli:
         return json.loads(result.stdout)
 
     def error(self, *arguments: str) -> tuple[int, str]:
-        """Run a command that fails; return its exit code and the one line that says why."""
+        """Run a command that fails; return its exit code and its one line of error."""
         result = self.run(*arguments)
         lines = result.stderr.splitlines()
         assert "" == result.stdout
@@ -58,7 +58,7 @@ class Cli:
 
 
 def open_cli(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Return a `Cli` in ``folder``; what commands do to their process is undone after the test."""
+    """Return a `Cli` in ``folder``; changes to the process are undone after the test."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return Cli(folder)

@@ -1,4 +1,4 @@
-"""A broker that answers frames as the protocol page says, alone or behind a real ROUTER."""
+"""A fake broker that answers frames as in the protocol, alone or behind a real ROUTER."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds that anything in these tests may take.
+#: Timeout of every wait in these tests, in seconds.
 DEADLINE = 20.0
 
 Sent = list[tuple[bytes, list[bytes]]]
@@ -48,7 +48,7 @@ Sent = list[tuple[bytes, list[bytes]]]
 
 @dataclass
 class FakeBroker:
-    """Stores jobs in a dict and answers; a dead one takes nothing, a silent one says nothing."""
+    """Stores jobs in a dict and answers; a dead one receives and a silent one sends nothing."""
 
     store: str = "s1"
     epoch: int = 1
@@ -64,22 +64,22 @@ class FakeBroker:
     topics: dict[tuple[bytes, str], list[str]] = field(default_factory=dict)
     hold: set[str] = field(default_factory=set)
     calls: dict[str, object] = field(default_factory=dict)
-    #: Whether REPLYs to reply-requested are sent, and to whom they are owed.
+    #: Whether REPLYs to reply-requested are sent; job id -> peer that waits for one.
     replies: bool = True
     owed: dict[str, bytes] = field(default_factory=dict)
-    #: Jobs whose receipt was not sent yet: their REPLY may take its place.
+    #: Jobs whose receipt was not sent yet: their REPLY may replace it.
     unconfirmed: dict[str, bytes] = field(default_factory=dict)
-    #: What it says about the owner of a shared store; as a standby it answers only for itself.
+    #: Its information about the owner of a shared store; a standby answers only for itself.
     owner: OwnerInfo | None = None
 
     def own(self, info: OwnerInfo) -> Sent:
-        """Say something else about the owner, in a HEARTBEAT to all peers."""
+        """Change the information about the owner, and send it to all peers in a HEARTBEAT."""
         self.owner = info
         frames = Heartbeat("b", "0.0", info.format()).frames()
         return [(peer, frames) for peer in self.peers]
 
     def restart(self) -> None:
-        """Forget everything but what is on disk."""
+        """Forget everything that is not on disk."""
         self.epoch += 1
         self.peers.clear()
         self.waits.clear()
@@ -88,7 +88,7 @@ class FakeBroker:
         self.unconfirmed.clear()
 
     def receive(self, peer: bytes, frames: Sequence[bytes]) -> Sent:
-        """Take a message and return the answers."""
+        """Handle a message and return the answers."""
         message = decode(frames)
         self.received.append(message)
         if self.silent:
@@ -188,11 +188,11 @@ class FakeBroker:
     def finish(
         self, job_id: str, state: str, kind: str = "msgpack", data: bytes | None = b""
     ) -> None:
-        """Note how a job ended; `flush` tells who waits."""
+        """Record the end of a job; `flush` answers waiting peers."""
         self.results[job_id] = (state, kind, data)
 
     def flush(self) -> Sent:
-        """Return answers for those who wait."""
+        """Return the answers for waiting peers."""
         ended = [job_id for job_id in self.owed if job_id in self.results]
         for job_id in ended:
             self.unconfirmed.pop(job_id, None)
@@ -221,12 +221,12 @@ class FakeBroker:
         ]
 
     def confirm(self) -> Sent:
-        """Return the receipts that were not sent yet: a second has passed."""
+        """Return the receipts that were not sent yet, as after a second."""
         unconfirmed, self.unconfirmed = self.unconfirmed, {}
         return [(peer, Ack("b", job_id).frames()) for job_id, peer in unconfirmed.items()]
 
     def kinds(self) -> list[str]:
-        """Return the commands that came, as words."""
+        """Return the names of the received commands."""
         return [type(message).__name__ for message in self.received]
 
 
@@ -236,7 +236,7 @@ def _needs_owner(message: Command) -> bool:
 
 
 class Net:
-    """A `ClientMachine` and its brokers on a network without time; ``now`` moves by `advance`."""
+    """A `ClientMachine` and its brokers on a network without latency; `advance` moves ``now``."""
 
     def __init__(self, *brokers: FakeBroker, **options: Any) -> None:
         self.brokers = list(brokers)
@@ -256,7 +256,7 @@ class Net:
         return f"{index}.{self.peer[index]}".encode()
 
     def run(self) -> None:
-        """Exchange messages until nothing is said any more."""
+        """Exchange messages until no message is left."""
         while self._flush():
             continue
         for request in self.machine.to_notify:
@@ -282,7 +282,7 @@ class Net:
         return received
 
     def deliver(self, index: int, sent: Sent) -> None:
-        """Hand the machine what a broker sent, if it is for this connection."""
+        """Deliver a broker's messages to the machine, if they are for this connection."""
         for peer, frames in sent:
             if peer == self.identity(index):
                 self.machine.received(index, frames, self.now)
@@ -309,7 +309,7 @@ class Net:
         self.run()
 
     def answer(self, *brokers: FakeBroker) -> None:
-        """Open the sockets that the machine wants opened; the brokers are at new addresses."""
+        """Open the sockets that the machine requests; the brokers are at new addresses."""
         self.brokers += brokers
         self.peer += [0] * len(brokers)
         while self.machine.reopen:
@@ -319,7 +319,7 @@ class Net:
         self.run()
 
     def say(self, index: int, info: OwnerInfo) -> None:
-        """Let a broker say something else about the owner of its store."""
+        """Change a broker's information about the owner of its store."""
         self.deliver(index, self.brokers[index].own(info))
         self.run()
 
@@ -378,7 +378,7 @@ class AsyncNetWaiter(NetWaiter):
 
 
 class NetLoop:
-    """Stands for the I/O thread: everything happens in the caller's."""
+    """Replaces the I/O thread: everything runs in the thread of the caller."""
 
     ended = False
 
@@ -421,7 +421,7 @@ class NetRunner(ClientRunner):
 
 
 async def awaited(pending: Awaitable[T]) -> T:
-    """Return what an operation returns, for ``asyncio.run``."""
+    """Await an operation and return its result, for ``asyncio.run``."""
     return await pending
 
 
@@ -457,19 +457,19 @@ class RouterBroker:
                 while (message := self._router.receive()) is not None:
                     sent += self.broker.receive(message[0], message[1:])
                 for peer, frames in sent:
-                    with suppress(NoConnection):  # it has another socket by now
+                    with suppress(NoConnection):  # it has a new socket meanwhile
                         self._router.send([peer, *frames])
                 self._changed.notify_all()
         self._router.close(0)
         self._context.term()
 
     def do(self, action: Callable[[], Sent]) -> None:
-        """Do something in the broker's thread and send what it returns."""
+        """Run an action in the broker's thread and send the messages that it returns."""
         self._todo.append(action)
         os.write(self._write, b"!")
 
     def finish(self, job_id: str, state: str, kind: str, data: bytes | None) -> None:
-        """End a job and tell who waits for it."""
+        """End a job and answer the waiting peers."""
 
         def action() -> Sent:
             self.broker.finish(job_id, state, kind, data)
@@ -477,12 +477,12 @@ class RouterBroker:
 
         self.do(action)
 
-    def say_kbai(self) -> None:
-        """Tell all peers that the broker goes away."""
+    def send_kbai(self) -> None:
+        """Send KBAI to all peers."""
         self.do(lambda: [(peer, Kbai("b").frames()) for peer in self.broker.peers])
 
     def wait_for(self, condition: Callable[[FakeBroker], Any]) -> None:
-        """Wait until something is so, looking after every message."""
+        """Wait until a condition is true; it is checked after every message."""
         with self._changed:
             assert self._changed.wait_for(lambda: condition(self.broker), DEADLINE)
 

@@ -1,4 +1,4 @@
-"""Command lines of EventMQ, parsed as the program does and not run."""
+"""Parses command lines of EventMQ like the program, without running them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parse(words: Sequence[str]) -> click.Context:
     """Parse the words behind ``eventmq``; return the context of the command that would run.
 
     Raises:
-        click.UsageError: There is no such command, or it would not take them.
+        click.UsageError: There is no such command, or it would refuse the arguments.
     """
     command, context, rest = resolve(words)
     if command is program:

@@ -1,4 +1,4 @@
-"""The instructions of a Dockerfile."""
+"""Reader of the instructions of a Dockerfile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["instructions", "last_stage"]
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """Return each instruction and what it says, in one line."""
+    """Return each instruction and its arguments, in one line."""
     text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
     result = []
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
@@ -19,7 +19,7 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 
 def last_stage(text: str) -> dict[str, str]:
-    """Return the instructions of the stage that is the image; of several the last."""
+    """Return the instructions of the last stage, which is the image; of equal ones the last."""
     lines = instructions(text)
     start = max(number for number, (name, _) in enumerate(lines) if name == "FROM")
     return dict(lines[start:])

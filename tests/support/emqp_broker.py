@@ -1,4 +1,4 @@
-"""Starts brokers on free ports, kills it, and starts it again where it was."""
+"""Starts brokers on free ports, kills them, and restarts them at the same address."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BrokerProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it and wait for its line."""
+        """Start it and wait for its line with the addresses."""
         arguments = [str(self._folder / "data"), json.dumps(self.addresses)]
         arguments += [json.dumps(self._limits), *([str(self._keys)] if self._keys else [])]
         with self._log.open("ab") as log:
@@ -56,7 +56,7 @@ class BrokerProcess:
         return line
 
     def log(self) -> str:
-        """Return what it logged."""
+        """Return its log."""
         return self._log.read_text(encoding="utf-8")
 
     def wait(self) -> int:
@@ -67,13 +67,13 @@ class BrokerProcess:
         return status
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill it with SIGKILL."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self.wait()
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """End it with SIGTERM."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -84,17 +84,17 @@ class BrokerProcess:
             assert status == 0, self.log()
 
     def cpu(self) -> float:
-        """Return the seconds of CPU that it has used."""
+        """Return its CPU seconds."""
         stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
         user, system = stat.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def rss(self) -> int:
-        """Return the bytes of memory that it has."""
+        """Return its resident bytes."""
         return self._memory("VmRSS:")
 
     def peak(self) -> int:
-        """Return the most bytes of memory that it has had."""
+        """Return its peak of resident bytes."""
         return self._memory("VmHWM:")
 
     def _memory(self, name: str) -> int:
@@ -103,8 +103,8 @@ class BrokerProcess:
         return int(line.split()[1]) * 1024
 
 
-#: Limits by name -> a broker that was started.
+#: Limits by name -> a started broker.
 StartBroker = Callable[..., BrokerProcess]
 
-#: Address, perhaps a routing id -> a raw peer.
+#: Address, and optionally a routing id -> a raw peer.
 Connect = Callable[..., RawPeer]

@@ -1,4 +1,4 @@
-"""How much a test looks at where that is not left to the profile of Hypothesis."""
+"""Numbers of examples of tests that do not use the number of the Hypothesis profile."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 
 def examples(n: int) -> int:
-    """Return ``n`` in the profile ``suite``; fewer in ``quick``, by as much as others have fewer.
+    """Return ``n`` in the profile ``suite``, proportionally fewer in ``quick``.
 
-    A ``long`` one looks at as many as it does everywhere.
+    The profile ``long`` has its own number for all tests.
     """
     usual, current = settings.get_profile("suite").max_examples, settings().max_examples
     return max(n, current) if current > usual else max(1, n * current // usual)
 
 
 def some(values: Sequence[T]) -> Sequence[T]:
-    """Return all of them; in ``quick`` as large a part as there are fewer examples."""
+    """Return all values; in ``quick`` a part, proportional to its number of examples."""
     usual, current = settings.get_profile("suite").max_examples, settings().max_examples
     return values[:: max(1, usual // current)]

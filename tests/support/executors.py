@@ -1,4 +1,4 @@
-"""A worker on a Spark cluster whose executor, a JVM of its own, is killed with the job it runs."""
+"""A worker on a Spark cluster, whose executor (a JVM) is killed with the job that it runs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "Comparison"]
 
-#: Master, worker and an executor with one core and 1 GiB, of which only the executor is a process
-#: of its own, as on the machines of a cluster.
+#: Master, worker and an executor with one core and 1 GiB. Only the executor is a separate process,
+#: as on a cluster.
 MASTER = "local-cluster[1,1,1024]"
 
-#: What the JVM of an executor runs.
+#: Main class of the JVM of an executor.
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 
-#: Seconds that the job runs whose executor is killed, and how many others wait behind it.
+#: Seconds of the job whose executor is killed, and number of jobs that wait behind it.
 RUNS, BEHIND = 1.0, 4
 
-#: Seconds that anything may take: a JVM and a Python start on a machine that has much else to do.
+#: Timeout of every wait, in seconds: a JVM and a Python start on a busy machine.
 TIMEOUT = 180.0
 
 LOST = "eventmq.errors.WorkerLost"
@@ -40,10 +40,10 @@ class Comparison(NamedTuple):
     """Result of the comparison, as numbers of jobs.
 
     Attributes:
-        lost: Have not succeeded.
-        again: Ran more often to their end than once.
-        unpaid: Were begun more often than they were delivered, or had another attempt.
-        deaths: Are charged with a death, as often as they are.
+        lost: Jobs that have not succeeded.
+        again: Jobs that ran to their end more than once.
+        unpaid: Jobs that were started more often than delivered, or had another attempt.
+        deaths: Jobs that are charged with a death, once for each death.
     """
 
     lost: list[int]
@@ -52,10 +52,10 @@ class Comparison(NamedTuple):
     deaths: list[int]
 
     def wrong(self, struck: Iterable[int]) -> set[int]:
-        """Return the jobs that did not fare as they had to: each death is charged for, once.
+        """Return the jobs with a wrong result: each death must be charged exactly once.
 
         Args:
-            struck: The jobs whose executor was killed, as often as it was.
+            struck: The jobs whose executor was killed, once for each kill.
         """
         charged, expected = Counter(self.deaths), Counter(struck)
         return {*self.lost, *self.unpaid, *(charged - expected), *(expected - charged)}
@@ -65,7 +65,7 @@ class Cluster:
     """A broker, a client, and a worker with the pool ``spark`` and one slot.
 
     Args:
-        folder: For the processes, and what they note.
+        folder: Folder of the processes and their records.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,10 +88,10 @@ class Cluster:
         self.system.stop()
 
     def strike(self) -> float:
-        """Kill the executor while a job runs and others wait behind it; return when all have ended.
+        """Kill the executor while a job runs and others wait behind it; wait until all have ended.
 
         Returns:
-            Seconds that this took.
+            The seconds from the kill to the last end.
         """
         number = len(self.jobs)
         slow, work = (
@@ -110,11 +110,11 @@ class Cluster:
         return time.monotonic() - start
 
     def executors(self) -> list[int]:
-        """Return the executors that are there."""
+        """Return the process ids of the running executors."""
         return [pid for pid in _below(self.worker.pid) if EXECUTOR in _command(pid)]
 
     def finish(self) -> Comparison:
-        """Return what became of all jobs."""
+        """Return the comparison of all jobs with their records."""
         executed, record = self.system.executed(), self.system.record.read_text()
         infos = [job.info() for job in self.jobs]
         ids = {job.id: number for number, job in enumerate(self.jobs)}
@@ -137,7 +137,7 @@ class Cluster:
 
 
 def _home(folder: Path) -> Path:
-    """Return a home of Spark that is the installed one, but for what is written into it."""
+    """Return a SPARK_HOME with links to the installed one and writable folders of its own."""
     import pyspark
 
     home = folder / "spark"
@@ -148,7 +148,7 @@ def _home(folder: Path) -> Path:
 
 
 def _below(pid: int) -> list[int]:
-    """Return the processes below a process, at any depth."""
+    """Return all descendants of a process."""
     descendants: list[int] = []
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
@@ -165,7 +165,7 @@ def _command(pid: int) -> bytes:
 
 
 def _content(path: Path) -> bytes:
-    """Return what a file of a process says, nothing of one that has ended meanwhile."""
+    """Return the content of a file of a process, b"" if the process has ended."""
     try:
         return path.read_bytes()
     except OSError:  # it has ended

@@ -1,7 +1,7 @@
-"""Starts brokers as processes without the time that imports take: they are forked ready.
+"""Starts brokers as processes without the time of imports, by forking a prepared process.
 
-The server is a process that has imported `broker_process` and nothing of the tests. For each broker
-it forks a minder, which forks the broker, says its process id and later how it ended.
+The server is a process that has imported `broker_process` and no module of the tests. For each
+broker it forks a minder, which forks the broker, sends its process id and later its exit status.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["ForkServer", "Forked"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Bytes of a request at most.
+#: Maximum bytes of a request.
 LONGEST = 64 * 1024
 
 
 class Forked:
-    """A process of the server's: its id, what it prints, how it ended."""
+    """A forked process: its id, its output and its exit status."""
 
     def __init__(self, output: int, fate: int) -> None:
         self.stdout = os.fdopen(output, "rb")
@@ -54,7 +54,7 @@ class Forked:
 
 
 class ForkServer:
-    """The server, as tests see it."""
+    """Client of the server."""
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,7 +69,7 @@ class ForkServer:
     @classmethod
     @functools.cache
     def running(cls) -> ForkServer:
-        """Return the one of this process."""
+        """Return the fork server of this process."""
         return cls()
 
     def start(self, arguments: list[str], log: int) -> Forked:
@@ -84,7 +84,7 @@ class ForkServer:
         return Forked(output, fate)
 
     def close(self) -> None:
-        """End the server; what it started goes on."""
+        """End the server; its brokers continue."""
         self._ours.close()
         self._process.wait()
 
@@ -93,7 +93,7 @@ def serve(requests: socket.socket) -> None:
     """Fork a minder for each request until no process can send one."""
     from tests.support import broker_process
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # minders vanish by themselves
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the minders
     while True:
         request, fds, _, _ = socket.recv_fds(requests, LONGEST, 3)
         if not request:
@@ -107,7 +107,7 @@ def serve(requests: socket.socket) -> None:
 
 
 def mind(output: int, log: int, fate: int, *, run: Callable[[], None]) -> NoReturn:
-    """Fork the broker; say its id, wait for its end and say how that was."""
+    """Fork the broker; send its id, wait for its end and send its exit status."""
     pid = os.fork()
     if pid == 0:
         os.dup2(output, 1)
@@ -124,7 +124,7 @@ def mind(output: int, log: int, fate: int, *, run: Callable[[], None]) -> NoRetu
 
 
 def run_and_exit(run: Callable[[], None]) -> NoReturn:
-    """Do what the interpreter does around a program."""
+    """Run a program and exit, like the interpreter."""
     code = 0
     try:
         run()

@@ -1,4 +1,4 @@
-"""Graphs on a broker's core: submits them, and runs their jobs as a worker would."""
+"""Graphs on a broker's core: submits them, and runs their jobs like a worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A, B, C, D = map(Signature, "abcd")
 
 
 def request(broker: Broker, expression: Expression, **headers: str) -> tuple[list[str], Request]:
-    """Return the ids of an expression's jobs by place, and the message."""
+    """Return the ids of an expression's jobs by node index, and the message."""
     nodes, plan, _ = build(expression)
     ids = [broker.new_id() for _ in nodes]
     templates = [
@@ -35,7 +35,7 @@ def request(broker: Broker, expression: Expression, **headers: str) -> tuple[lis
 
 
 def submit(broker: Broker, expression: Expression, **headers: str) -> list[str]:
-    """Submit an expression and return the ids of its jobs by place."""
+    """Submit an expression and return the ids of its jobs by node index."""
     ids, message = request(broker, expression, **headers)
     assert [type(answer) for answer in broker.tell(b"client", message)] == [Ack]
     return ids
@@ -48,14 +48,14 @@ def states(broker: Broker, ids: Sequence[str]) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Return an input as text: results in brackets where they are a list."""
+    """Return an input as text, with a list of results in brackets."""
     if value and isinstance(value[0], str):
         return str(value[-1].decode()) if len(value) == 3 else f"{value[1]}"
     return "[" + " ".join(map(as_text, value)) + "]"
 
 
 def result_of(text: str, body: bytes) -> bytes:
-    """Return what a task of a test makes of its arguments: ``name(input)``."""
+    """Return the result of a test's task: ``name(input)``."""
     if TAKES not in flags_of(text):
         return body
     own, value = unpack(body, "a body")
@@ -72,12 +72,12 @@ class Worker:
         self.sessions = 0
 
     def join(self) -> None:
-        """Come as a new session."""
+        """Connect as a new session."""
         self.sessions += 1
         self.broker.worker(b"w%d" % self.sessions, f"s{self.sessions}", window=3)
 
     def work(self) -> None:
-        """Answer until nothing comes."""
+        """Answer chunks until no more arrive."""
         done = 0
         while done < len(self.broker.dispatched):
             chunk = self.broker.dispatched[done]
@@ -99,7 +99,7 @@ class Worker:
 
 
 def run(broker: Broker, fails: Callable[[str], bool] = lambda text: False) -> list[str]:
-    """Let a worker do everything; return what ran, in order."""
+    """Run all jobs by a worker; return the executed tasks in order."""
     worker = Worker(broker, fails)
     worker.join()
     worker.work()

@@ -1,4 +1,4 @@
-"""A journal over the store of a broker harness, its commands, and what it has sealed."""
+"""A journal over the store of a broker harness, its commands, and its sealed files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def drained(
     broker: Broker, out: Path, *, rows: int = 65_536, age: float = 60.0,
     redactor: Redactor | None = None,
 ) -> Drain:  # fmt: skip
-    """Take all that there is into a folder, as a journal that is stopped then."""
+    """Seal all events in a folder, like a journal that is then stopped."""
     folder = JournalFolder(out)
     try:
         folder.open()
@@ -69,7 +69,7 @@ def drained(
 
 
 def rows_in(out: Path) -> list[dict[str, Any]]:
-    """Return the rows of all sealed files by their numbers, without what is null."""
+    """Return the rows of all sealed files by number, without null values."""
     events = []
     for path in out.glob("date=*/hour=*/*.parquet"):
         name = FileName.parse(path.name)
@@ -88,12 +88,12 @@ def names_of(out: Path) -> list[tuple[int, int]]:
 
 
 def hours_of(out: Path) -> list[str]:
-    """Return the folders that have sealed files."""
+    """Return the folders with sealed files."""
     return sorted({path.parent.name for path in out.glob("date=*/hour=*/[!_]*.parquet")})
 
 
 def command(*arguments: str) -> Result:
-    """Run a command of the plugin as the program does."""
+    """Run a command of the plugin like the program."""
     program = Program("eventmq")
     eventmq_add_commands(program)
     result = CliRunner().invoke(program, list(arguments))
@@ -103,7 +103,7 @@ def command(*arguments: str) -> Result:
 
 
 def failure(*arguments: str) -> tuple[int, str]:
-    """Run a command that fails; return its exit code and what it says."""
+    """Run a command that fails; return its exit code and its error."""
     result = command(*arguments)
     assert result.stdout == ""
     return result.exit_code, result.stderr

@@ -1,4 +1,4 @@
-"""A broker with keys, in a process of its own, and peers that have some of them."""
+"""A broker with keys, in a process of its own, and peers with some of the keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Keys:
         write_new(self.folder / "broker.key_secret", Certificate(public, secret), "test")
 
     def authorize(self, name: str, *roles: str, **more: Any) -> Grant:
-        """Let a client in, or change what it may do."""
+        """Authorise a client, or change its roles."""
         public, _ = self.pair(name)
         grant = Grant(self.user(name), name, frozenset(roles), **more)
         grant.check()
@@ -45,19 +45,19 @@ class Keys:
         return grant
 
     def pair(self, name: str) -> Pair:
-        """Return the keys of a name, authorised or not."""
+        """Return the key pair of a name, authorised or not."""
         return self.pairs.setdefault(name, zmq.curve_keypair())
 
     def user(self, name: str) -> str:
-        """Return how the log calls the key of a name."""
+        """Return the name of a key in the log."""
         return fingerprint(z85.decode(self.pair(name)[0]))
 
     def revoke(self, name: str) -> None:
-        """Take a key back."""
+        """Revoke a key."""
         (self.clients / f"{name}.key").unlink()
 
     def of(self, name: str) -> tuple[bytes, bytes, bytes]:
-        """Return what a client connects with."""
+        """Return the keys with which a client connects."""
         return (self.broker[0], *self.pair(name))
 
     def start(self, folder: Path, **limits: Any) -> BrokerProcess:

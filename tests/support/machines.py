@@ -1,9 +1,8 @@
-"""Machines of their own, whose wall clocks a test can set, for processes on one machine.
+"""Simulated machines for processes on one machine, with wall clocks that a test can set.
 
-A `Machine` is one for commands of ``eventmq``: this file as a program runs them there. It has a
-start of its own, too, since another time than the others. A `ServerClock` is the clock of a
-PostgreSQL server, which the library ``libfaketime`` shows it; EventMQ has no use for that, as it
-cannot stand where Python sleeps.
+A `Machine` is for commands of ``eventmq``: this file, run as a program, runs them on it. Each
+machine has a boot time of its own. A `ServerClock` is the clock of a PostgreSQL server, faked by
+the library ``libfaketime``, which does not work with EventMQ because of the sleeps of Python.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Machine", "ServerClock"]
 
-#: Seconds between the starts of two machines.
+#: Seconds between the boot times of two machines.
 APART = 100_000.0
 
 
@@ -28,8 +27,8 @@ class Machine:
     """A machine whose wall clock is right at first.
 
     Args:
-        folder: Where its files are made.
-        number: From 1 on, another one for each.
+        folder: Folder of its files.
+        number: Number of the machine, from 1.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -38,11 +37,11 @@ class Machine:
         #: Seconds by which its wall clock is ahead.
         self.ahead = 0.0
         self.set(0.0)
-        #: Runs the command that follows, ``PYTHON ...``, there.
+        #: Prefix of a command, ``PYTHON ...``, that runs on this machine.
         self.command = [sys.executable, __file__, str(self._file), str(number)]
 
     def set(self, ahead: float) -> None:
-        """Set the wall clock so many seconds ahead of the right time."""
+        """Set the wall clock to a number of seconds ahead of the right time."""
         self.ahead = ahead
         _replace(self._file, f"{ahead:.3f}")
 
@@ -51,28 +50,28 @@ class ServerClock:
     """The clock of a server, which is right at first.
 
     Args:
-        library: Where ``libfaketime.so.1`` is.
-        file: Where the server can read how the clock goes.
+        library: Path of ``libfaketime.so.1``.
+        file: Path of the file from which the server reads the offset of the clock.
     """
 
     def __init__(self, library: Path, file: Path) -> None:
         self._file = file
         self.ahead = 0.0
         self.set(0.0)
-        #: Runs the command that follows with this clock.
+        #: Prefix of a command that runs with this clock.
         self.command = [
             "env", f"LD_PRELOAD={library}", f"FAKETIME_TIMESTAMP_FILE={file}",
             "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1",
         ]  # fmt: skip
 
     def set(self, ahead: float) -> None:
-        """Set it so many seconds ahead of the right time."""
+        """Set it to a number of seconds ahead of the right time."""
         self.ahead = ahead
         _replace(self._file, f"{ahead:+.3f}\n")
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file that others read at any moment."""
+    """Replace a file that other processes may read at any time."""
     made = file.with_suffix(".new")
     made.write_text(text)
     made.chmod(0o644)
@@ -80,7 +79,7 @@ def _replace(file: Path, text: str) -> None:
 
 
 def become(file: Path, number: int) -> None:
-    """Let this process be on a machine."""
+    """Move this process to a machine."""
     from eventmq import clock
 
     wall, boot = time.time, clock.SystemClock.boottime

@@ -1,4 +1,4 @@
-"""The job manager's state machine with a pool that only notes and a clock that stands still."""
+"""The job manager's state machine with a pool that only records, and a stopped clock."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StillClock:
 
 
 class NotingPool:
-    """A pool in which nothing runs unless the test says so."""
+    """A pool whose jobs run only on request of the test."""
 
     shared = False
 
@@ -85,7 +85,7 @@ class NotingPool:
 
 
 class World:
-    """A manager, its pool, and a broker that is the test."""
+    """A manager and its pool; the test plays the broker."""
 
     def __init__(self, slots=2, timeout_policy=always_fail, min_slots=0, **info):
         self.pool = self.make_pool(slots)
@@ -139,12 +139,12 @@ class World:
         )
 
     def start(self, slot):
-        """Let the slot take its next job."""
+        """Start the next job of a slot."""
         self.pool.waiting[slot] -= 1
         self.pool.since[slot] = self.now
 
     def answer(self, slot, chunk, first, count, run_time=0.001, size=1):
-        """Let a slot answer jobs; return what is sent."""
+        """Let a slot answer jobs; return the sent messages."""
         self.pool.waiting[slot] = max(0, self.pool.waiting[slot] - count)
         rows = [
             OutcomeRow(first + n, int(SUCCEEDED), 1.0, run_time, "msgpack", b"x" * size)
@@ -160,7 +160,7 @@ class World:
                 self.receive(commands.Ack("a", message.id))
 
     def status(self):
-        """Return the newest STATUS that was sent."""
+        """Return the last sent STATUS."""
         texts = [m.status for m in self.sent if isinstance(m, commands.Ready | commands.Heartbeat)]
         return Status.parse(texts[-1])
 

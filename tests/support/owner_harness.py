@@ -1,4 +1,4 @@
-"""Brokers in threads on one shared store, and peers of theirs that say what a test says."""
+"""Brokers in threads on one shared store, and peers that send what a test requests."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DEADLINE", "LIMITS", "Brokers", "Peer", "is_again", "legacy"]
 
-#: Seconds within which a broker has done what it must do.
+#: Seconds within which a broker must act.
 DEADLINE = 20.0
 
-#: With HEARTBEATs that come soon.
+#: Limits with frequent HEARTBEATs.
 LIMITS = Limits(heartbeat_interval=0.2, lease_interval=0.2, heartbeat_timeout=10.0)
 
 
 class Brokers:
-    """Brokers in threads on one database, and peers of theirs."""
+    """Brokers in threads on one database, and their peers."""
 
     def __init__(self) -> None:
         self.database = SharedDatabase("s1")
@@ -83,7 +83,7 @@ class Brokers:
         *,
         source: str = "",
     ) -> Peer:
-        """Return a peer of a broker, which connects from the address ``source`` if that is said."""
+        """Return a peer of a broker, which connects from the address ``source`` if it is given."""
         address = runner.addresses["main"].replace("0.0.0.0", "127.0.0.1")
         if source:
             address = address.replace("tcp://", f"tcp://{source}:0;")
@@ -100,7 +100,7 @@ class Brokers:
 
 
 class Peer:
-    """A client that says what the test says."""
+    """A client that sends what the test requests."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Peer:
         return str(message.id)
 
     def inform(self) -> OwnerInfo:
-        """Inform, and return what the ACK says of the owner."""
+        """Send INFORM, and return the owner in the ACK."""
         informed = self.tell(Inform(self.new_id(), "", "client", Features(session="c").format()))
         ack = self.until(lambda m: isinstance(m, Ack) and m.acked == informed)
         assert isinstance(ack, Ack)
@@ -145,16 +145,16 @@ class Peer:
         return unpack(answer.result, "") if isinstance(answer, Reply) else answer
 
     def until(self, fits: Callable[[Command], bool]) -> Command:
-        """Return the next message that fits; those before it are passed over."""
+        """Return the next message that fits; earlier ones are skipped."""
         end = time.monotonic() + DEADLINE
         while self.socket.poll(max(0.0, end - time.monotonic()) * 1000):
             message = decode(self.socket.recv_multipart())
             if fits(message):
                 return message
-        raise AssertionError("what must come did not come")
+        raise AssertionError("the expected message did not arrive")
 
     def until_owner(self, fits: Callable[[OwnerInfo], bool]) -> OwnerInfo:
-        """Return the next owner that a HEARTBEAT names and that fits."""
+        """Return the next fitting owner in a HEARTBEAT."""
         infos: list[OwnerInfo] = []
 
         def read(message: Command) -> bool:
@@ -168,7 +168,7 @@ class Peer:
         return infos[0]
 
     def until_status(self, fits: Callable[[Any], bool]) -> None:
-        """Ask for the status until it fits."""
+        """Request the status until it fits."""
         end = time.monotonic() + DEADLINE
         while not fits(self.call("status")):
             assert time.monotonic() < end

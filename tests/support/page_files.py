@@ -15,7 +15,7 @@ _FILE = re.compile(
     re.MULTILINE,
 )
 
-#: Seconds.
+#: Timeout of the tests of a page, in seconds.
 TIMEOUT = 60.0
 
 
@@ -31,7 +31,7 @@ def write_files(page: str, folder: Path) -> list[str]:
 
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the tests of a folder in a process of their own, as its reader would."""
+    """Run the tests of a folder in a process of their own, like a reader of the page."""
     command = [sys.executable, "-m", "pytest", "-p", "eventmq.testing.plugin", "-q", "-ra"]
     return subprocess.run(
         [*command, "-W", "error", "-p", "no:cacheprovider", *arguments],

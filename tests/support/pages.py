@@ -21,17 +21,17 @@ def root_of(path: Path, name: str) -> int:
     """Return the first page of a table or an index."""
     with closing(connect(path, busy=0.0)) as db:
         [root] = first_row(db, "SELECT rootpage FROM sqlite_master WHERE name = ?", (name,))
-        first_row(db, "PRAGMA journal_mode = DELETE")  # all is in the file
+        first_row(db, "PRAGMA journal_mode = DELETE")  # then the file has all pages
     return int(root)
 
 
 def nodes(path: Path, name: str) -> list[int]:
-    """Return the pages of a table or an index that others are below."""
+    """Return the inner pages of a table or an index."""
     return _pages(path, name)[0]
 
 
 def leaves(path: Path, name: str) -> list[int]:
-    """Return the pages of a table or an index that have its rows, in the order of the file."""
+    """Return the leaf pages of a table or an index, in the order of the file."""
     return _pages(path, name)[1]
 
 
@@ -48,7 +48,7 @@ def _pages(path: Path, name: str) -> tuple[list[int], list[int]]:
 
 
 def overwrite(path: Path, page: int, content: bytes) -> None:
-    """Put something else in the place of a page."""
+    """Overwrite a page."""
     data = bytearray(path.read_bytes())
     data[(page - 1) * PAGE : page * PAGE] = content
     path.write_bytes(data)

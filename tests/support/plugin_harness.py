@@ -1,4 +1,4 @@
-"""Plugins for the tests of the plugin manager, and the doors that they come in by."""
+"""Plugins for the tests of the plugin manager, and the ways to load them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shout:
 
 
 class Anything:
-    """Keeps every contract: it has whatever that asks for, and it is false."""
+    """Fulfils every contract: it has any attribute, and it is false."""
 
     def __init__(self, context):
         self.context = context
@@ -49,19 +49,19 @@ def returning(value):
 
 
 def providing(**hooks):
-    """Return a plugin object whose hooks return what is given."""
+    """Return a plugin object whose hooks return the given values."""
     return implementing(**{name: returning(value) for name, value in hooks.items()})
 
 
 def implementing(**functions):
-    """Return a plugin object with these functions, marked."""
+    """Return a plugin object with these functions, marked as hooks."""
     marked = {name: staticmethod(hookimpl(function)) for name, function in functions.items()}
     return type("Made", (), marked)()
 
 
 @pytest.fixture(name="manage")
 def managing():
-    """Call it with plugins and settings; entry points are none unless given."""
+    """Return a function of plugins and settings; by default there are no entry points."""
 
     def manage(*plugins, entry_points=(), clock=None, app=None, **arguments):
         settings = load_settings(arguments, directory="/", environ={})
@@ -74,7 +74,7 @@ def managing():
 
 @pytest.fixture(name="module")
 def writing_modules(tmp_path, monkeypatch):
-    """Call it with a name and the text of a module, which can then be imported."""
+    """Return a function of a name and the text of a module, which can then be imported."""
     monkeypatch.syspath_prepend(tmp_path)
     made = []
 
@@ -91,7 +91,7 @@ def writing_modules(tmp_path, monkeypatch):
 
 @pytest.fixture(name="point")
 def entry_points(tmp_path):
-    """Call it with an entry point's name, value and what its distribution requires."""
+    """Return a function of an entry point's name and value, and its distribution's requirements."""
 
     def point(name, value, *requires):
         info = tmp_path / "shouting-3.4.dist-info"

@@ -1,11 +1,12 @@
 """PostgreSQL for tests: a private server on a free port of loopback, in a folder of its own.
 
-Every process that runs tests has one server, started at its first use, with fsync on. It is of
-Debian's package, in ``/usr/lib/postgresql/*/bin``, or of the path. Where tests run as root it runs
-as another user, as it must. Servers, poolers and the folder are gone at the end, also where the
-tests are killed: a process that waits for their end, the *keeper*, stops and removes what is left.
+Every process that runs tests has one server, started at its first use, with fsync on. The program
+is from Debian's package, in ``/usr/lib/postgresql/*/bin``, or from PATH. If the tests run as root,
+it runs as another user, as it must. Servers, poolers and the folder are removed at the end, even if
+the tests are killed: the *keeper*, a process that waits for the end of the tests, stops and removes
+the rest.
 
-As a program this file is the keeper.
+This file, run as a program, is the keeper.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ __all__ = [
     "until",
 ]
 
-#: Owner of the databases, who needs no password.
+#: Owner of the databases, which needs no password.
 USER = "eventmq"
 
-#: Seconds that a server may take until it answers, or until it has ended.
+#: Seconds within which a server must answer, or end.
 TIMEOUT = 60.0
 
-#: Where ports are looked for: below those that connections get, which could take the port of a
-#: server while it is stopped.
+#: Range of the ports of servers: below the ports of connections, which could occupy the port of a
+#: stopped server.
 PORTS = range(20_000, 32_000)
 
 LIBFAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 
 FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -int(path.parent.name))
 
-#: As they are in production, but for the sizes; what a setting of a test does not change.
+#: Default settings: those of production, except for sizes.
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -73,7 +74,7 @@ SETTINGS = {
     "lc_messages": "C",
 }
 
-#: Passwords are asked for of all but the owner.
+#: Access rules: all users but the owner need a password.
 HBA = f"""\
 host all,replication {USER} 127.0.0.1/32 trust
 host all all 127.0.0.1/32 scram-sha-256
@@ -98,7 +99,7 @@ def program(name: str, service: str = "postgresql") -> str:
 
 
 def other_user() -> list[str]:
-    """Return what to put before a command that refuses to run as root."""
+    """Return the prefix of a command that refuses to run as root."""
     if os.geteuid():
         return []
     owner = unprivileged()
@@ -106,7 +107,7 @@ def other_user() -> list[str]:
 
 
 def unprivileged() -> pwd.struct_passwd:
-    """Return who runs servers for root."""
+    """Return the user that runs servers for root."""
     try:
         return pwd.getpwnam("postgres")
     except KeyError:
@@ -114,7 +115,7 @@ def unprivileged() -> pwd.struct_passwd:
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on."""
+    """Return a free port."""
     while True:
         port = random.choice(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -123,7 +124,7 @@ def free_port() -> int:
 
 
 def until(ready: Callable[[], Any], what: str) -> None:
-    """Wait until something is so."""
+    """Wait until a condition is true."""
     end = time.monotonic() + TIMEOUT
     while not ready():
         if time.monotonic() > end:
@@ -147,7 +148,7 @@ class Home:
         )  # fmt: skip
 
     def new_folder(self, name: str) -> Path:
-        """Return the path of a folder that is not there yet."""
+        """Return the path of a new folder, which does not exist."""
         return self.folder / f"{name}{next(self._names)}"
 
     def run(self, *command: str) -> None:
@@ -159,7 +160,7 @@ class Home:
             raise RuntimeError(f"{command[0]}: {done.stderr.decode(errors='replace')}")
 
     def start(self, log: Path, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process that the keeper ends if nothing else does."""
+        """Start a process that the keeper ends at the latest."""
         with log.open("ab") as file:
             process = subprocess.Popen(
                 [*other_user(), *command], cwd=self.folder, stdin=subprocess.DEVNULL,
@@ -170,7 +171,7 @@ class Home:
         return process
 
     def ended(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for the end of a process that was told to end."""
+        """Wait for the end of a process that was signalled."""
         # The id is forgotten before it can be another's.
         self._tell(f"-{process.pid}")
         self._running.pop(process.pid, None)
@@ -182,7 +183,7 @@ class Home:
         forget_clock(process.pid)
 
     def close(self) -> None:
-        """End what runs and remove the folder."""
+        """End all processes and remove the folder."""
         for process in list(self._running.values()):
             process.send_signal(signal.SIGQUIT)
             self.ended(process)
@@ -194,11 +195,11 @@ class Home:
 
 
 class Server:
-    """A server of PostgreSQL. Not started.
+    """A server of PostgreSQL, not started.
 
     Args:
-        home: Where its folder is.
-        name: Of it, for replication.
+        home: Parent of its folder.
+        name: Name of the server, for replication.
     """
 
     def __init__(self, home: Home, name: str = "primary") -> None:
@@ -208,7 +209,7 @@ class Server:
         self.folder = home.new_folder(name)
         self.log = home.folder / f"{self.folder.name}.log"
         self.settings = {**SETTINGS, "cluster_name": name}
-        #: What it runs under: the command of a clock.
+        #: Prefix of its command: a fake clock.
         self.under: Sequence[str] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._names = itertools.count()
@@ -221,7 +222,7 @@ class Server:
             Unavailable: No PostgreSQL is installed.
         """
         server = cls(home, name)
-        # C, so that what depends on the order of text says so.
+        # Locale C, so that tests that depend on the order of text name another one.
         how = ["-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         home.run(program("initdb"), *how, "-D", str(server.folder))
         (server.folder / "pg_hba.conf").write_text(HBA)
@@ -229,7 +230,7 @@ class Server:
         return server
 
     def make_clock(self) -> ServerClock:
-        """Give it a clock that can be set, from the next start on.
+        """Give it a settable clock, from the next start on.
 
         Raises:
             Unavailable: libfaketime is not installed.
@@ -242,21 +243,21 @@ class Server:
         self.under = clock.command
         return clock
 
-    # Its life
+    # Process
 
     @property
     def pid(self) -> int:
-        """The process id; that of a server which does not run is 0."""
+        """The process id, 0 if the server does not run."""
         return self._process.pid if self._process else 0
 
     def configure(self, **settings: str) -> None:
-        """Change settings; they count from the next `reload` or `start` on."""
+        """Change settings; they apply from the next `reload` or `start` on."""
         self.settings |= settings
         lines = [f"{name} = '{value}'" for name, value in self.settings.items()]
         (self.folder / "postgresql.conf").write_text("\n".join([*lines, f"port = {self.port}", ""]))
 
     def reload(self) -> None:
-        """Read the settings again that need no restart."""
+        """Reload the settings that need no restart."""
         before = self.sql("SELECT pg_conf_load_time()")
         self.sql("SELECT pg_reload_conf()")
         until(lambda: self.sql("SELECT pg_conf_load_time()") != before, "settings are read")
@@ -276,7 +277,7 @@ class Server:
             text = self.log.read_bytes()[shown:].decode(errors="replace")
             if shown or "could not bind" not in text:
                 raise RuntimeError(f"PostgreSQL does not start: {text}")
-            self.port = free_port()  # taken in between, and nobody was told yet
+            self.port = free_port()  # taken meanwhile, and no test knows it yet
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop it: SIGINT ends sessions first, SIGQUIT leaves recovery to the next start."""
@@ -286,9 +287,9 @@ class Server:
         self._process = None
 
     def kill(self) -> None:
-        """Kill all of its processes, as the end of the machine's power would."""
+        """Kill all of its processes, like a power failure."""
         assert self._process is not None, "it does not run"
-        self._process.send_signal(signal.SIGSTOP)  # it would notice that others die
+        self._process.send_signal(signal.SIGSTOP)  # otherwise it would notice the deaths
         others = self.backends()
         for pid in others:
             with contextlib.suppress(ProcessLookupError):
@@ -302,7 +303,7 @@ class Server:
         self.start()
 
     def backends(self) -> list[int]:
-        """Return the ids of its processes without the first (on Linux)."""
+        """Return the ids of its processes except the first (on Linux)."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         return list(map(int, children.split()))
 
@@ -338,7 +339,7 @@ class Server:
             return cursor.fetchall() if cursor.description else []
 
     def new_database(self, options: str = "") -> str:
-        """Make an empty database, whose text sorts as in English where it can; return its name.
+        """Create an empty database, with English sort order if possible; return its name.
 
         Args:
             options: Options of ``CREATE DATABASE``, instead of the defaults.
@@ -351,7 +352,7 @@ class Server:
         return name
 
     def drop_database(self, name: str) -> None:
-        """Remove a database, whoever uses it."""
+        """Remove a database, even if it is in use."""
         self.sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     @contextlib.contextmanager
@@ -365,7 +366,7 @@ class Server:
 
     @contextlib.contextmanager
     def small_disk(self, size: int) -> Iterator[SmallDisk]:
-        """Yield a database on a disk of its own, which is soon full; the log has room elsewhere.
+        """Yield a database on a small disk of its own; the log is on another disk.
 
         Args:
             size: Bytes; an empty database has about eight million.
@@ -390,8 +391,8 @@ class Server:
         """Return a physical replica, started and up to date.
 
         Args:
-            name: Its name.
-            synchronous: Commits wait for it, from now on.
+            name: Name of the replica.
+            synchronous: Whether commits wait for it from now on.
         """
         other = Server(self.home, name)
         where = f"host=127.0.0.1 port={self.port} user={USER} application_name={name}"
@@ -411,7 +412,7 @@ class Server:
         return other
 
     def promote(self) -> None:
-        """Make a replica a primary; return when it takes writes."""
+        """Promote a replica to primary; return when it accepts writes."""
         assert self.sql("SELECT pg_promote(true, %s)", int(TIMEOUT)) == [(True,)]
 
 
@@ -419,7 +420,7 @@ class SmallDisk:
     """A disk in memory, mounted.
 
     Args:
-        folder: Where it is mounted.
+        folder: Mount point.
         size: Bytes.
 
     Raises:
@@ -428,7 +429,7 @@ class SmallDisk:
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder = folder
-        #: Of the database on it.
+        #: URL of the database on it.
         self.url = ""
         folder.mkdir()
         owner = os.geteuid() or unprivileged().pw_uid
@@ -486,7 +487,7 @@ _shared: list[Server] = []
 
 
 def shared_server() -> Server:
-    """Return the server of this process; whoever makes it the first time closes its home.
+    """Return the server of this process; the caller that makes it first must close its home.
 
     Raises:
         Unavailable: No PostgreSQL is installed.
@@ -509,7 +510,7 @@ def close_shared_server() -> None:
 
 
 def keep(folder: Path, lines: Iterator[str]) -> None:
-    """Wait for the end of the tests; end the processes that are left, and remove the folder."""
+    """Wait for the end of the tests; end the remaining processes, and remove the folder."""
     running: set[int] = set()
     for line in lines:
         pid = int(line[1:])
@@ -528,7 +529,7 @@ def keep(folder: Path, lines: Iterator[str]) -> None:
 
 
 def end_all(pids: Sequence[int]) -> None:
-    """End processes that are no children of this one."""
+    """End processes that are not children of this one."""
     for how in (signal.SIGQUIT, signal.SIGKILL):
         for pid in filter(alive, pids):
             with contextlib.suppress(ProcessLookupError):
@@ -539,7 +540,7 @@ def end_all(pids: Sequence[int]) -> None:
 
 
 def forget_clock(pid: int) -> None:
-    """Remove what libfaketime leaves of a process."""
+    """Remove the files that libfaketime leaves for a process."""
     for path in Path("/dev/shm").glob(f"*faketime_s*_{pid}"):
         path.unlink(missing_ok=True)
 

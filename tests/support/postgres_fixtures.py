@@ -23,7 +23,7 @@ __all__ = ["database_url", "postgres"]
 
 @pytest.fixture(scope="session")
 def postgres(request: pytest.FixtureRequest) -> Server:
-    """The server of this process; a test that stops or changes it puts it back."""
+    """The server of this process; a test that stops or changes it must restore it."""
     try:
         server = shared_server()
     except Unavailable as error:

@@ -1,4 +1,4 @@
-"""Jobs that take results of others: their bodies, and the rows of their outcomes."""
+"""Jobs with results of other jobs as input: their bodies and outcome rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the programs of the tests, as a person does."""
+"""Runs the programs of the tests like a user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str, module: str = "tests.simulation") -> subprocess.CompletedProcess[str]:
-    """Run a module as a person does; hashes of names are the same in each run."""
+    """Run a module like a user, with the same hashes of names in each run."""
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(

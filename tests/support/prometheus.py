@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Prometheus", "program", "promtool"]
 
-#: Seconds that anything may take.
+#: Timeout of every wait, in seconds.
 DEADLINE = 40.0
 
 
 def program(name: str) -> str:
-    """Return the path of ``prometheus`` or ``promtool``; without it the test is skipped."""
+    """Return the path of ``prometheus`` or ``promtool``; skip the test if it is missing."""
     path = shutil.which(name)
     if path is None:
         pytest.skip(f"needs prometheus: no {name} is installed")
@@ -40,7 +40,7 @@ def program(name: str) -> str:
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``promtool`` to its end; what it says is in ``stdout``."""
+    """Run ``promtool`` to its end; its output is in ``stdout``."""
     return subprocess.run(
         [program("promtool"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, timeout=DEADLINE, check=False,
@@ -51,7 +51,7 @@ class Prometheus:
     """A server that scrapes twice a second.
 
     Args:
-        folder: Where its files are; has the file of rules.
+        folder: Folder of its files, with the file of rules.
         rules: Name of that file.
         targets: Name of each scrape job -> addresses, ``HOST:PORT``.
     """
@@ -116,7 +116,7 @@ class Prometheus:
         return {each["labels"]["alertname"]: each for each in alerts if each["state"] == "firing"}
 
     def rules(self) -> Iterator[dict[str, Any]]:
-        """Yield the rules, with what became of their last evaluation."""
+        """Yield the rules, with the result of their last evaluation."""
         for group in self._get("/api/v1/rules")["groups"]:
             yield from group["rules"]
 

@@ -1,4 +1,4 @@
-"""A peer made of pyzmq and the published document alone: nothing of EventMQ is imported here."""
+"""A peer made of pyzmq and the published document, without any import from EventMQ."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import zmq
 
 PROTOCOL = b"eMQP/1.0"
 
-#: Seconds within which anything that must come has come.
+#: Seconds within which an expected message must arrive.
 DEADLINE = 10.0
 
-#: Seconds after which what has not come will not come, on a connection that is known to work.
+#: Seconds of silence after which no message is expected, on a working connection.
 QUIET = 0.3
 
 _ids = itertools.count(1)
@@ -42,7 +42,7 @@ class RawPeer:
             self.socket.curve_secretkey = secret
         if identity:
             self.socket.identity = identity
-        if cramped:  # it has hardly any room for what it does not read
+        if cramped:  # small buffers for unread messages
             self.socket.rcvhwm = 1
             self.socket.rcvbuf = 65536
         self.socket.connect(address)
@@ -54,8 +54,8 @@ class RawPeer:
         return id
 
     def send_unheard(self, command: bytes, *rest: bytes) -> None:
-        """Send a command to where the connection is refused, perhaps before this."""
-        with contextlib.suppress(zmq.Again):  # a socket whose connection is refused takes nothing
+        """Send a command on a connection that is or will be refused."""
+        with contextlib.suppress(zmq.Again):  # a socket without a connection accepts no message
             self.socket.send_multipart([b"", PROTOCOL, command, b"raw", *rest], zmq.DONTWAIT)
 
     def receive(self, timeout: float = DEADLINE) -> list[bytes] | None:
@@ -68,7 +68,7 @@ class RawPeer:
         return frames
 
     def expect(self, command: bytes, timeout: float = DEADLINE) -> list[bytes]:
-        """Return the next message that is no HEARTBEAT, which must be of this command."""
+        """Return the next message that is not a HEARTBEAT; it must have this command."""
         end = time.monotonic() + timeout
         while (remaining := end - time.monotonic()) > 0:
             frames = self.receive(remaining)
@@ -78,7 +78,7 @@ class RawPeer:
         raise AssertionError(f"no {command!r} within {timeout:g} s")
 
     def all_within(self, seconds: float) -> list[list[bytes]]:
-        """Return everything that comes in this time."""
+        """Return all messages received within a time."""
         end = time.monotonic() + seconds
         messages = []
         while (remaining := end - time.monotonic()) > 0:
@@ -88,7 +88,7 @@ class RawPeer:
         return messages
 
     def silent(self, seconds: float = QUIET) -> bool:
-        """Whether nothing but HEARTBEATs comes in this time."""
+        """Return whether only HEARTBEATs arrive within a time."""
         return all(frames[2] == b"HEARTBEAT" for frames in self.all_within(seconds))
 
     def inform(self, role: bytes, queues: bytes = b"", *features: bytes) -> list[bytes]:
@@ -103,7 +103,7 @@ class RawPeer:
 
 
 def all_unheard(peers: Sequence[RawPeer], seconds: float = QUIET) -> bool:
-    """Whether none of these is sent anything in this time, not even a HEARTBEAT."""
+    """Return whether none of the peers receives a message within a time, not even a HEARTBEAT."""
     poller = zmq.Poller()
     for peer in peers:
         poller.register(peer.socket, zmq.POLLIN)

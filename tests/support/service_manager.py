@@ -1,4 +1,4 @@
-"""The socket of a service manager, such as systemd's, to which services tell how they are."""
+"""The notification socket of a service manager, such as systemd."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ServiceManager"]
 
 
 class ServiceManager:
-    """Listens at a path, or at an abstract name, as ``NOTIFY_SOCKET`` says it."""
+    """Listens at a path or an abstract name, given as in ``NOTIFY_SOCKET``."""
 
     def __init__(self, path: Path, *, abstract: bool = False) -> None:
         self.address = f"@eventmq-test{path}" if abstract else str(path)
@@ -21,26 +21,26 @@ class ServiceManager:
         self._socket.bind(f"\0{self.address[1:]}" if abstract else self.address)
 
     def environ(self, watchdog: float = 0.0) -> dict[str, str]:
-        """Return what it sets for a service; ``watchdog`` are seconds."""
+        """Return the environment of a service; ``watchdog`` is in seconds."""
         usec = {"WATCHDOG_USEC": str(int(watchdog * 1_000_000))} if watchdog else {}
         return {"NOTIFY_SOCKET": self.address, **usec}
 
     def notifications(self, timeout: float) -> dict[str, str]:
-        """Return the fields of the next datagram, none if none comes in so many seconds."""
+        """Return the fields of the next datagram, empty after a timeout in seconds."""
         if not select.select([self._socket], [], [], timeout)[0]:
             return {}
         lines = self._socket.recv(65536).decode().split("\n")
         return dict(line.split("=", 1) for line in lines)
 
     def until(self, name: str, timeout: float) -> dict[str, str]:
-        """Return the first datagram that has a field; others before it are dropped."""
+        """Return the first datagram with a field; earlier ones are dropped."""
         while fields := self.notifications(timeout):
             if name in fields:
                 return fields
         raise AssertionError(f"no {name} within {timeout} s")
 
     def drain(self) -> None:
-        """Drop what has come so far."""
+        """Drop all received datagrams."""
         while self.notifications(0.0):
             pass
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from eventmq.store import Write
 
-#: Seconds within which something must have happened.
+#: Timeout of every wait, in seconds.
 DEADLINE = 20.0
 
 LIMITS = Limits(heartbeat_interval=0.2, lease_interval=0.2, heartbeat_timeout=3.0)
@@ -45,7 +45,7 @@ def _bound(runner: BrokerRunner) -> bool:
 
 
 class StoppedStore(SharedStore):
-    """The store of a broker that is stopped once it has leased a chunk: before it sends that."""
+    """The store of a broker that is stopped between the lease of a chunk and its sending."""
 
     def __init__(self, store: SharedStore) -> None:
         super().__init__(store._database, store._make)
@@ -60,10 +60,10 @@ class StoppedStore(SharedStore):
 
 
 class SlowStore(SharedStore):
-    """A store whose next commit takes long, or its broker was stopped after it.
+    """A store whose next commit takes long, as if its broker was stopped after it.
 
     Attributes:
-        next_takes: Seconds that the broker stands still after the next commit.
+        next_takes: Seconds of the pause of the broker after the next commit.
     """
 
     def __init__(self, store: SharedStore) -> None:
@@ -78,12 +78,12 @@ class SlowStore(SharedStore):
 
 
 def free_address() -> str:
-    """Return an address at which no broker listens, and that no connection gets meanwhile."""
+    """Return a free address, outside the range of ports of connections."""
     return f"tcp://127.0.0.1:{free_port()}"
 
 
 class Shop:
-    """Brokers on one database, and apps that use them. All run in threads."""
+    """Brokers on one database, and apps that use them, all in threads."""
 
     def __init__(self) -> None:
         self.database = SharedDatabase("s1")
@@ -96,13 +96,13 @@ class Shop:
     def broker(
         self, store: SharedStore | None = None, bind: str = "tcp://127.0.0.1:0", **options: Any
     ) -> str:
-        """Start one more broker; return its address."""
+        """Start another broker; return its address."""
         runner = BrokerRunner(
             store=store or self.database.store(), limits=LIMITS, routing=LeastRecentlyUsed(),
             queue_order=WeightedFair, binds={"main": bind}, clock=SystemClock(),
             **options,
         )  # fmt: skip
-        wait_for(lambda: _bound(runner))  # one that has ended may hold the address for a moment
+        wait_for(lambda: _bound(runner))  # an ended broker may still hold the address
         self._brokers.append((runner, self._run(runner)))
         return runner.addresses["main"]
 

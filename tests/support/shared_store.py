@@ -1,8 +1,8 @@
 """A store that several brokers share, in memory: a model of a database with a lease and a fence.
 
 A `SharedDatabase` has the lease row, the jobs (in the real store, on a database in memory) and the
-faults; each broker has a `SharedStore` on it. What a database does under locks is one step here:
-a batch is stored as a whole before a claim, or is not.
+faults; each broker has a `SharedStore` on it. An operation that a database does under locks is one
+step here: a batch is either stored completely before a claim, or not at all.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ AWAY = "the database cannot be reached"
 
 
 class Violated(AssertionError):
-    """Something was stored that the fence must have kept out."""
+    """A batch was stored that the fence must refuse."""
 
 
 class _Persistent(apsw.Connection):
-    """A connection that survives `close`: the store of the next owner uses it, too."""
+    """A connection that survives `close`, since the store of the next owner uses it too."""
 
     def close(self, force: bool = False) -> None:
         if self.in_transaction:
@@ -44,7 +44,7 @@ class _Persistent(apsw.Connection):
 
 
 class _SqliteStore(SqliteStore):
-    """The real store on a connection that outlives it."""
+    """The real store on a persistent connection."""
 
     def __init__(self, file: apsw.Connection, clock: Any) -> None:
         super().__init__(None, clock, durability="memory")
@@ -55,24 +55,24 @@ class _SqliteStore(SqliteStore):
 
 
 class SharedDatabase:
-    """The database: who owns it, what is in it, and what goes wrong with it.
+    """The database: its owner, its content and its faults.
 
     Args:
         store_id: Id of the store.
-        fenced: Whether a batch of a claim that was overtaken is kept out; False only to show that
-            it is noticed.
+        fenced: Whether batches of an overtaken claim are refused; False only to show that such a
+            batch is noticed.
     """
 
     def __init__(self, store_id: str = "shared", *, fenced: bool = True) -> None:
         self.row = LeaseRow(store_id)
         self.file = _Persistent(":memory:", statementcachesize=STATEMENTS)
         self.fenced = fenced
-        #: Nothing can be reached: set by `go_away`.
+        #: Whether the database cannot be reached: set by `go_away`.
         self.down = False
         #: Faults of the next batches, the first of them first: "" for none; the connection is lost
         #: ``before`` it was stored, or ``after``.
         self.faults: list[str] = []
-        #: The epoch of each batch that was stored, in order.
+        #: The epoch of each stored batch, in order.
         self.epochs: list[int] = []
         self.leases: list[SharedLease] = []
         self.lock = threading.RLock()
@@ -82,7 +82,7 @@ class SharedDatabase:
         return SharedStore(self, lambda: _SqliteStore(self.file, clock or SystemClock()))
 
     def go_away(self) -> None:
-        """Lose all connections; there are no new ones until ``down`` is False again."""
+        """Lose all connections, and refuse new ones until ``down`` is False again."""
         self.down = True
         for lease in self.leases:
             lease.disconnect()
@@ -161,7 +161,7 @@ class SharedLease:
         self.connected = True
 
     def check(self) -> None:
-        """Raise what a batch of this broker would end with."""
+        """Raise the error with which a batch of this broker would fail."""
         if not self.connected:
             raise Unknown("the connection to the database was lost")
         row = self._database.row
@@ -169,7 +169,7 @@ class SharedLease:
             raise Fenced(f"{row.address} owns the store since epoch {row.epoch}")
 
     def disconnect(self) -> None:
-        """Lose the connection; the others see it if it was the owner's."""
+        """Lose the connection; other brokers notice it if it was the owner's."""
         database = self._database
         with database.lock:
             owned = self.connected and database.row.owner in {self.id, ""}
@@ -194,8 +194,8 @@ class SharedStore:
     """A `QueueStore` on a `SharedDatabase`.
 
     Args:
-        database: Which others have stores on as well.
-        make: Returns the real store on what the database has, not opened.
+        database: Database, which is shared with the stores of other brokers.
+        make: Returns the real store on the content of the database, not opened.
     """
 
     tools = None

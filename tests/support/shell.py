@@ -1,4 +1,4 @@
-"""A folder in which commands are typed, as in a terminal; what was started ends with the test."""
+"""Runs commands in a folder, as in a terminal; all programs end with the test."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 __all__ = ["DEADLINE", "Program", "Shell", "free_port"]
 
-#: Seconds that anything may take.
+#: Timeout of every wait, in seconds.
 DEADLINE = 40.0
 
 
 def free_port() -> int:
-    """Return a port that is free at this moment."""
+    """Return a port that is free now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 class Program:
-    """A running program; its lines are read as they come."""
+    """A running program, whose lines are read as they are printed."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -63,12 +63,12 @@ class Program:
         try:
             line = (self.err if err else self.out).get(timeout=DEADLINE)
         except Empty:
-            raise AssertionError(f"no line within {DEADLINE} s; it said: {self.text}") from None
+            raise AssertionError(f"no line within {DEADLINE} s; it printed: {self.text}") from None
         assert line is not None, f"it ended: {self.text}"
         return line
 
     def ready(self) -> dict[str, str]:
-        """Return what the line with ``ready`` says."""
+        """Return the fields of the line with ``ready``."""
         line = self.line()
         assert line.startswith("ready"), line
         return dict(part.split("=", 1) for part in line.split()[1:])
@@ -85,7 +85,7 @@ class Program:
             code = self.process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise AssertionError(f"it does not end; it said: {self.text}") from None
+            raise AssertionError(f"it does not end; it printed: {self.text}") from None
         for thread in self._threads:
             thread.join(DEADLINE)
         return code
@@ -137,7 +137,7 @@ class Shell:
         return done.returncode, lines[0].removeprefix("error: ")
 
     def close(self) -> None:
-        """End what still runs: the last started first."""
+        """End the running programs, the last started first."""
         for program in reversed(self.programs):
             if program.process.poll() is None:
                 program.process.kill()

@@ -1,9 +1,9 @@
-"""Audits a store file: does it keep what the broker's writes promise of each other.
+"""Audits a store file: checks the invariants of the broker's writes.
 
-``eventmq fsck`` finds what is damaged, miscounted or never ends. These rules say again, in SQL,
-what the engine makes of its writes: a job is in one place, what is leased, blocked or kept is so
-for a reason that is there. The simulator and the tests of faults hold stores against them, and
-against those of fsck, where a broker has ended; `audit` takes the file of any other store as well.
+``eventmq fsck`` finds damaged and miscounted rows, and jobs that never end. The rules here state
+the invariants of the engine in SQL: a job is in one place, and each leased, blocked or kept job has
+a reason. The simulator and the tests of faults check stores with them, and with those of fsck,
+after the end of a broker; `audit` accepts the file of any other store as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["RULES", "audit", "audit_rows"]
 
 
 def audit(folder: Path) -> list[Finding]:
-    """Return all that is wrong with the store in a data directory; no broker may have it open."""
+    """Return all findings about the store in a data directory; no broker may have it open."""
     problems = fsck.SqliteTools(folder / FILE_NAME, durable=True).check()
     with closing(open_to_read(folder / FILE_NAME)) as db:
         add_functions(db)
@@ -47,7 +47,7 @@ def audit(folder: Path) -> list[Finding]:
 
 
 def audit_rows(db: apsw.Connection) -> Iterator[Finding]:
-    """Yield what is wrong with the rows of a database."""
+    """Yield the findings about the rows of a database."""
     yield from fsck.check_rows(db)
     yield from check(RULES, db)
 
@@ -98,7 +98,7 @@ def _twice(db: apsw.Connection) -> Iterator[str]:
 
 
 def _leased_twice(db: apsw.Connection) -> Iterator[str]:
-    """Yield the jobs that two chunks hold: their rows say an earlier delivery than either."""
+    """Yield the jobs that two chunks hold: the delivery in their rows is lower than in either."""
     held: Counter[str] = Counter()
     sql = "SELECT CAST(id AS BLOB) FROM jobs WHERE seq = ? AND state = 2 AND delivery < ?"
     for (packed,) in all_rows(db, "SELECT leases FROM chunks"):

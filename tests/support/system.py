@@ -1,4 +1,4 @@
-"""Brokers and workers as processes of the command line, and an oracle of what was executed."""
+"""Brokers and workers as processes of the command line, and a record of executed jobs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DEADLINE", "Process", "System", "until"]
 
-#: Seconds that anything in these tests may take.
+#: Timeout of every wait in these tests, in seconds.
 DEADLINE = 50.0
 
-#: The app that workers load; it appends what it executes, and in whose worker, to the file RECORD.
+#: The app of the workers; it appends each executed job and the name of its worker to RECORD.
 APP = """
 import asyncio
 import os
@@ -91,7 +91,7 @@ def other(number):
 
 
 def until(condition: Callable[[], object], description: str, deadline: float = DEADLINE) -> None:
-    """Wait until a condition holds, and fail by name if it never does."""
+    """Wait until a condition is true; after the deadline fail with its description."""
     end = time.monotonic() + deadline
     while not condition():
         if time.monotonic() > end:
@@ -103,13 +103,13 @@ class Process(subprocess.Popen[str]):
     """A command of ``eventmq`` whose ``ready`` line has been read.
 
     Attributes:
-        who: Its name in the record.
+        who: Name of its worker in the record.
     """
 
     who = ""
 
     def freeze(self) -> None:
-        """Stop it in the middle; return when it has stopped."""
+        """Stop it with SIGSTOP; return when it has stopped."""
         self.send_signal(signal.SIGSTOP)
         os.waitpid(self.pid, os.WUNTRACED)
 
@@ -136,9 +136,9 @@ class System:
         """Start a command; return it and its ready line.
 
         Args:
-            arguments: Of ``eventmq``.
+            arguments: Arguments of ``eventmq``.
             wait: Whether to wait for the ready line.
-            under: A command that runs it, such as a shell which sets limits first.
+            under: Prefix of the command, such as a shell that sets limits first.
         """
         log = (self.folder / f"{arguments[0]}.log").open("a")
         number = str(len(self.processes))
@@ -183,22 +183,22 @@ class System:
         return app
 
     def _lines(self) -> list[tuple[str, str]]:
-        """Return what was noted, and by whom."""
+        """Return the lines of the record, and the workers that wrote them."""
         if not self.record.exists():
             return []
         lines = self.record.read_text().split("\n")[:-1]
         return [(text, process) for text, _, process in (line.rpartition("|") for line in lines)]
 
     def has_started(self, count: int) -> bool:
-        """Whether there are so many lines in the record: cheap, for what waits for many."""
+        """Return whether the record has at least ``count`` lines, without parsing them."""
         return self.record.exists() and self.record.read_bytes().count(b"\n") >= count
 
     def executed(self) -> Counter[str]:
-        """Return how often each number was executed to the end."""
+        """Return how often each number was executed to its end."""
         return Counter(text for text, _ in self._lines() if not text.startswith("start "))
 
     def executed_by(self) -> dict[str, list[str]]:
-        """Return in whose worker each number was executed to the end, in that order."""
+        """Return the workers that executed each number to its end, in order."""
         executions: dict[str, list[str]] = {}
         for text, process in self._lines():
             if not text.startswith("start "):
@@ -214,7 +214,7 @@ class System:
         return sum(started == number for started, _ in self._starts())
 
     def events(self, job_id: str) -> Counter[str]:
-        """Return what happened to a job, by kind, as the broker has stored it."""
+        """Return the stored events of a job, counted by kind."""
         reader = SqliteEventLogReader(self.folder / "data")
         try:
             rows, _ = reader.read(0, 64 * 1024 * 1024)

@@ -1,6 +1,6 @@
 """Worker harness: an executor with small tasks, chunks, waiting with a deadline.
 
-Fork servers import it too (`load`), so the tasks stand here.
+Fork servers import it too (`load`), so it contains the tasks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PlainSerializer:
 
 
 class Fixed:
-    """A retry policy; None is never."""
+    """A retry policy with a fixed delay; None for no retry."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
@@ -72,7 +72,7 @@ def serializer(name: str) -> PlainSerializer:
 
 
 def make_executor(*tasks: Any, clock: Any = None, **options: Any) -> Executor:
-    """Return an executor of functions (named by themselves) and `TaskSpec`s."""
+    """Return an executor of functions, by their names, and of `TaskSpec`s."""
     location = {name: options.pop(name) for name in ("backend", "max_result") if name in options}
     specs = [t if isinstance(t, TaskSpec) else TaskSpec(name=t.__name__, function=t) for t in tasks]
     return Executor(
@@ -105,7 +105,7 @@ def pid():
 
 
 def hold(path):
-    """Run until the file is there; say that it runs by making another."""
+    """Run until a file exists; make another file at the start."""
     Path(path + ".runs").touch()
     wait_for(Path(path).exists)
 
@@ -115,10 +115,10 @@ def sleep(seconds):
 
 
 def stubborn(path):
-    """Say that it runs; when it is cancelled, say so and go on."""
+    """Make a file at the start and another one when cancelled, and continue to run."""
     try:
         Path(path).touch()  # from now on it may be cancelled
-        while True:  # a signal that comes right before a sleep is noticed behind it
+        while True:  # a signal right before a sleep is noticed after it
             time.sleep(0.02)
     except JobCancelled:
         Path(path + ".interrupted").touch()
@@ -138,14 +138,14 @@ def shoot_self():
 
 
 def close_all(*others):
-    """Close what is not this task's own, and open other files in their places."""
+    """Close all file descriptors, and open other files in their places."""
     os.closerange(3, 1024)
     for path in others:
         os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def close_results():
-    """Close the one pipe by which outcomes go, which has the third number of four."""
+    """Close the pipe of the outcomes, which has the third of four descriptors."""
     for fd in range(3, 1024):
         try:
             if stat.S_ISFIFO(os.fstat(fd).st_mode) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_WRONLY:
@@ -155,7 +155,7 @@ def close_results():
 
 
 def end_before_the_answer(status):
-    """Let the process end when the outcome is to be sent."""
+    """End the process when it is about to send the outcome."""
     os.write = lambda *_: os._exit(status)
 
 
@@ -164,7 +164,7 @@ def stop_self():
 
 
 def fork_and_return():
-    """Return twice, as a careless task may: in this process and in a new one."""
+    """Return in this process and in a forked one, like a careless task."""
     return os.fork()
 
 
@@ -215,7 +215,7 @@ def load_without_flush() -> Any:
 
 
 class Stillborn:
-    """An executor with which no child can live."""
+    """An executor with which every child dies at its start."""
 
     def for_slot(self):
         raise SystemExit(4)
@@ -244,7 +244,7 @@ def make_chunk(*calls: tuple[str, bytes], expires: float = 0.0) -> tuple[bytes, 
 
 
 def wait_for(condition: Callable[[], object], seconds: float = TIMEOUT) -> None:
-    """Wait until the condition holds."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -253,7 +253,7 @@ def wait_for(condition: Callable[[], object], seconds: float = TIMEOUT) -> None:
 
 
 class Driver:
-    """Drives a pool as a job manager does, and notes what happens."""
+    """Drives a pool like a job manager, and records its events."""
 
     def __init__(self, pool: Any) -> None:
         self.pool = pool
@@ -285,12 +285,12 @@ class Driver:
                 raise AssertionError(f"after {seconds} s: {self.rows}, {self.deaths}")
 
     def until_answered(self, chunk: int, count: int) -> list[Any]:
-        """Wait for so many outcomes of a chunk; return the decoded results."""
+        """Wait for ``count`` outcomes of a chunk; return the decoded results."""
         self.until(lambda: len(self.rows.get(chunk, [])) >= count)
         return self.results(chunk)
 
     def positions(self, chunk: int, count: int) -> list[int]:
-        """Wait for so many outcomes of a chunk; return the positions of all of its outcomes."""
+        """Wait for ``count`` outcomes of a chunk; return the positions of all of its outcomes."""
         self.until(lambda: len(self.rows.get(chunk, [])) >= count)
         return [row.position for row in self.rows.get(chunk, [])]
 
