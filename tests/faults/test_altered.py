@@ -17,7 +17,7 @@ from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.tools.fsck import SqliteTools
 from eventmq.store.reads import LoadSchedules
 from eventmq.store.writes import Finish
-from eventmq.testing.suites.schedule_store import made
+from eventmq.testing.suites.schedule_store import new_schedule
 from eventmq.wire.batches import LoggedRow
 from eventmq.wire.results import RemoteError, decode_error, encode_error
 from tests.support.broker_harness import Broker, chunks, row
@@ -322,7 +322,7 @@ def test_an_altered_schedule_does_not_fire_and_can_be_defined_again(
             db.execute(statement)
         table = ScheduleTable(SqliteRows(db, SCHEDULE_TABLES))
         for name in ("good", "bad", "ugly"):
-            assert table.put(made(name), 1.0)[0] == "done"
+            assert table.put(new_schedule(name), 1.0)[0] == "done"
         db.execute("UPDATE schedules SET definition = replace(definition, 't', 'u') "
                    "WHERE name = 'bad'")  # fmt: skip
         db.execute("UPDATE schedules SET name = CAST(x'ff' AS TEXT) WHERE name = 'ugly'")
@@ -330,5 +330,5 @@ def test_an_altered_schedule_does_not_fire_and_can_be_defined_again(
         assert "the schedule 'bad' is damaged in the store: define it again" in caplog.text
         with pytest.raises(StoreError, match="'bad' is damaged"):
             table.find("bad")
-        assert table.put(made("bad"), 1.0)[0] == "done"
+        assert table.put(new_schedule("bad"), 1.0)[0] == "done"
         assert [row.name for row in table.load(LoadSchedules()).rows] == ["good", "bad"]

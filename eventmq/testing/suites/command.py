@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["CommandSuite", "Ended"]
 
 #: An address at which no broker answers.
-_NOBODY = "tcp://127.0.0.1:1"
+_NO_BROKER_URL = "tcp://127.0.0.1:1"
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -73,7 +73,7 @@ class CommandSuite:
     @pytest.fixture
     def address(self) -> Iterator[str]:
         """Return the address of a broker that runs in a thread, prepared."""
-        with EventMQ("suite", broker=_NOBODY) as owner:
+        with EventMQ("suite", broker=_NO_BROKER_URL) as owner:
             runner = owner.make_broker(binds={"main": "tcp://127.0.0.1:0"}, store="memory")
             runner.bind()
             thread = Thread(target=runner.run)
@@ -96,12 +96,12 @@ class CommandSuite:
 
     def call(self, address: str, *more: str) -> Ended:
         """Run the command with ``arguments`` against a broker."""
-        broker = ("--broker", address) if self.takes("--broker") else ()
+        broker = ("--broker", address) if self.has_option("--broker") else ()
         if self.arguments is None:
             pytest.skip("this command runs until it is stopped")
         return self.run(*self.arguments, *broker, *more)
 
-    def takes(self, option: str) -> bool:
+    def has_option(self, option: str) -> bool:
         """Return whether the command has an option."""
         return any(option in param.opts for param in self.make().params)
 
@@ -132,9 +132,9 @@ class CommandSuite:
 
     def test_without_a_broker_it_ends_with_that_exit_code(self) -> None:
         """With 3, which its help has, if it asks the broker."""
-        if not self.takes("--broker"):
+        if not self.has_option("--broker"):
             pytest.skip("this command takes no broker")
-        ended, documented = self.call(_NOBODY), self.make().exits
+        ended, documented = self.call(_NO_BROKER_URL), self.make().exits
         assert ended.code in documented, f"name the exit code {ended.code} in exits=, for the help"
         if NO_BROKER in documented:
             assert ended.code == NO_BROKER, "let BrokerUnavailable pass: the program makes it 3"
@@ -148,9 +148,9 @@ class CommandSuite:
 
     def test_json_is_all_that_it_writes_for_programs(self, address: str) -> None:
         """One value, or one in each line."""
-        if not self.takes("--json"):
+        if not self.has_option("--json"):
             pytest.skip("this command has no --json")
-        written = self.call(address, "--json").stdout
-        assert written, "with --json it writes something, were it an empty list"
-        sound = _is_json(written) or all(map(_is_json, written.splitlines()))
-        assert sound, f"with --json stdout has something else than JSON: {written!r:.200}"
+        output = self.call(address, "--json").stdout
+        assert output, "with --json it writes something, were it an empty list"
+        sound = _is_json(output) or all(map(_is_json, output.splitlines()))
+        assert sound, f"with --json stdout has something else than JSON: {output!r:.200}"

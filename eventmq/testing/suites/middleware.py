@@ -71,9 +71,13 @@ class MiddlewareSuite:
         proceed = Mock(return_value="receipt")
         assert self.submit(proceed) == "receipt"
         proceed.assert_called_once()
-        (seen,) = proceed.call_args.args
-        assert (seen.task, seen.job_id, seen.queue) == ("tasks.add", "job-1", "default")
-        assert all(type(v) is str for item in seen.headers.items() for v in item)
+        (submission,) = proceed.call_args.args
+        assert (submission.task, submission.job_id, submission.queue) == (
+            "tasks.add",
+            "job-1",
+            "default",
+        )
+        assert all(type(v) is str for item in submission.headers.items() for v in item)
 
     def test_execute_proceeds_once_and_returns_the_result(self) -> None:
         """Any result, None and False too."""

@@ -89,12 +89,12 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         """Other jobs of the same write are admitted: the write result names exceptions by index."""
         queued, delayed = self.job(), self.delayed(60.0)
         self.commit(store, Admit([queued, delayed]))
-        again = [self.job(id=queued.id), self.job(), self.job(id=delayed.id)]
-        assert self.commit(store, Admit(again)) == [
+        resubmitted = [self.job(id=queued.id), self.job(), self.job(id=delayed.id)]
+        assert self.commit(store, Admit(resubmitted)) == [
             {0: WriteResult("same_id", "queued"), 2: WriteResult("same_id", "delayed")}
         ]
         assert self.find(store, queued)[queued.id].job.seq == queued.seq
-        assert self.state(store, again[1]) is JobState.QUEUED
+        assert self.state(store, resubmitted[1]) is JobState.QUEUED
 
     @pytest.mark.parametrize("state", ENDS)
     def test_an_id_that_has_ended_is_refused_with_its_state(
@@ -134,8 +134,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         """Within a write, and across the writes of a batch."""
         job = self.job()
         same = WriteResult("same_id", "queued")
-        twins = [job, self.job(id=job.id), self.job()]
-        assert self.commit(store, Admit(twins), Admit([self.job(id=job.id)])) == [
+        duplicates = [job, self.job(id=job.id), self.job()]
+        assert self.commit(store, Admit(duplicates), Admit([self.job(id=job.id)])) == [
             {1: same},
             {0: same},
         ]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EventTests"]
 
-_MUCH = 1 << 30
+_UNLIMITED = 1 << 30
 
 
 class EventTests(StoreHarness):
@@ -44,7 +44,7 @@ class EventTests(StoreHarness):
 
     def events(self, store: QueueStore, after: int = 0) -> list[Mapping[str, Any]]:
         """Return the events after a number."""
-        rows, _ = self.commit(store, ReadEvents(after, _MUCH))[0]
+        rows, _ = self.commit(store, ReadEvents(after, _UNLIMITED))[0]
         events = [row for first, _, body in rows for row in rows_of("b", first, body)]
         return [row for row in events if row["seq"] > after]
 
@@ -195,7 +195,7 @@ class EventTests(StoreHarness):
         assert [row[:2] for row in rows] == [(1, 3)]
         assert head == EventLogHead(1, 10)
         for after, firsts in ((2, [1, 4, 6]), (3, [4, 6]), (5, [6]), (8, [6]), (9, []), (99, [])):
-            rows = self.commit(store, ReadEvents(after, _MUCH))[0][0]
+            rows = self.commit(store, ReadEvents(after, _UNLIMITED))[0][0]
             assert [row.first for row in rows] == firsts, after
 
     def test_the_event_log_can_be_read_beside_the_broker_or_there_is_no_reader(
@@ -206,13 +206,13 @@ class EventTests(StoreHarness):
         reader = store.event_log()
         if reader is None:
             return
-        rows, head = reader.read(0, _MUCH)
-        assert rows == self.commit(store, ReadEvents(0, _MUCH))[0][0]
+        rows, head = reader.read(0, _UNLIMITED)
+        assert rows == self.commit(store, ReadEvents(0, _UNLIMITED))[0][0]
         assert head == self.head(store)
         assert reader.store_id
         assert isinstance(reader.addresses(), dict)
         self.admitted(store, 2)
-        assert [row[:2] for row in reader.read(3, _MUCH)[0]] == [(4, 2)]
+        assert [row[:2] for row in reader.read(3, _UNLIMITED)[0]] == [(4, 2)]
         reader.close()
         reader.close()
 

@@ -42,7 +42,7 @@ __all__ = ["GraphTests"]
 _A, _B, _C, _D = map(Signature, "abcd")
 
 #: What follows from outcomes outside of graphs.
-_NOTHING = GraphChanges([], [], [])
+_NO_CHANGES = GraphChanges([], [], [])
 
 #: Bytes of a result, and of the largest body.
 _SIZE, _BODY = 1000, 2000
@@ -178,7 +178,7 @@ class GraphTests(StoreHarness):
             store, jobs, _ = self.started(Chain((Group((_A, _B)), _C)))
             [row] = self.after(store, self.end(jobs[0], end)).ended
             assert (row.job.id, row.state) == (jobs[2].id, JobState.CANCELLED)
-            assert self.after(store, self.end(jobs[1])) == _NOTHING
+            assert self.after(store, self.end(jobs[1])) == _NO_CHANGES
             store.close()
             self.path /= "other"
             self.path.mkdir()
@@ -200,7 +200,7 @@ class GraphTests(StoreHarness):
         """The members run on, and nothing follows their end."""
         store, jobs, _ = self.started(Chain((_A, _B)))
         self.after(store, self.end(jobs[1], JobState.CANCELLED))
-        assert self.after(store, self.end(jobs[0])) == _NOTHING
+        assert self.after(store, self.end(jobs[0])) == _NO_CHANGES
 
     def test_many_ready_jobs_are_returned_without_bodies(self) -> None:
         """The broker reads these by `ReadQueued` later."""
@@ -216,7 +216,7 @@ class GraphTests(StoreHarness):
         self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
         audit = AuditFields(self.clock.now(), 60.0, seq=jobs[-1].seq + 1)
         [affected] = self.commit(store, ApplyToJobs("retry", [jobs[0].id], audit))
-        assert self.after(store, self.end(affected.jobs[0])) == _NOTHING
+        assert self.after(store, self.end(affected.jobs[0])) == _NO_CHANGES
 
     # Handlers
 
@@ -324,10 +324,10 @@ class GraphTests(StoreHarness):
     # Inputs that are too large for the body of a job
 
     def chord(
-        self, members: int = 4, takers: int = 1
+        self, members: int = 4, consumers: int = 1
     ) -> tuple[QueueStore, list[JobRecord], list[JobRecord]]:
         """Return a store with a chord whose members have ended, the members, and the takers."""
-        after = _B if takers == 1 else Group((_B,) * takers)
+        after = _B if consumers == 1 else Group((_B,) * consumers)
         store, jobs, _ = self.started(Chain((Group((_A,) * members), after)))
         rows = [
             self.end(job, result=bytes([index]) * _SIZE, ttl=0.0)
@@ -345,45 +345,45 @@ class GraphTests(StoreHarness):
         assert page is not None
         return cast("InputsPage", page)
 
-    def keeps(self, store: QueueStore, job: JobRecord) -> bool:
+    def has_inputs(self, store: QueueStore, job: JobRecord) -> bool:
         """Return whether the store keeps inputs for a job."""
         return self.commit(store, ReadInputs(job.id, 0, 1))[0] is not None
 
     def test_inputs_that_are_too_large_become_ids(self) -> None:
         """In order, with a flag in the headers; the results are kept although their ttl is 0."""
-        store, members, [taker] = self.chord()
-        assert _parts(taker) == (b"b", [job.id for job in members])
-        assert PAGED in flags_of(taker.headers)
-        assert self.page(store, taker) == (
+        store, members, [consumer] = self.chord()
+        assert _parts(consumer) == (b"b", [job.id for job in members])
+        assert PAGED in flags_of(consumer.headers)
+        assert self.page(store, consumer) == (
             [(job.id, "json", bytes([index]) * _SIZE) for index, job in enumerate(members)],
             0,
         )
 
     def test_inputs_are_read_page_by_page(self) -> None:
         """A page has as many bytes as requested, or one result."""
-        store, members, [taker] = self.chord()
+        store, members, [consumer] = self.chord()
         cursor = 0
         for size, expected in (2 * _SIZE, members[:2]), (1, members[2:3]), (10**9, members[3:]):
-            rows, cursor = self.page(store, taker, cursor, size)
+            rows, cursor = self.page(store, consumer, cursor, size)
             assert [row[0] for row in rows] == [job.id for job in expected]
         assert cursor == 0
 
     def test_inputs_survive_a_restart(self) -> None:
         """So does the job that takes them."""
-        store, members, [taker] = self.chord()
+        store, members, [consumer] = self.chord()
         store, _ = self.reopen(store)
-        assert len(self.page(store, taker).rows) == len(members)
-        record = self.find(store, taker)[taker.id].job
-        assert (record.headers, record.body) == (taker.headers, taker.body)
+        assert len(self.page(store, consumer).rows) == len(members)
+        record = self.find(store, consumer)[consumer.id].job
+        assert (record.headers, record.body) == (consumer.headers, consumer.body)
 
     def test_inputs_are_deleted_when_their_last_taker_has_ended(self) -> None:
         """Whatever its outcome."""
-        store, _, [first, second] = self.chord(takers=2)
+        store, _, [first, second] = self.chord(consumers=2)
         self.after(store, self.end(first))
-        assert (self.keeps(store, first), self.keeps(store, second)) == (False, True)
+        assert (self.has_inputs(store, first), self.has_inputs(store, second)) == (False, True)
         assert len(self.page(store, second).rows) == 4
         self.commit(store, ApplyToJobs("cancel", [second.id], AuditFields(self.clock.now(), 60.0)))
-        assert not self.keeps(store, second)
+        assert not self.has_inputs(store, second)
 
     def test_inputs_with_too_many_copies_become_ids(self) -> None:
         """One limit is for a body, another for all bodies of a join together."""
@@ -393,23 +393,23 @@ class GraphTests(StoreHarness):
 
     def test_inputs_of_a_failed_job_are_kept_for_its_retry(self) -> None:
         """Even after its graph has ended, until the retried job ends."""
-        store, members, [taker] = self.chord()
-        self.after(store, self.end(taker, JobState.FAILED))
-        audit = AuditFields(self.clock.now(), 60.0, seq=taker.seq + 1)
-        [affected] = self.commit(store, ApplyToJobs("retry", [taker.id], audit))
-        assert len(self.page(store, taker).rows) == len(members)
+        store, members, [consumer] = self.chord()
+        self.after(store, self.end(consumer, JobState.FAILED))
+        audit = AuditFields(self.clock.now(), 60.0, seq=consumer.seq + 1)
+        [affected] = self.commit(store, ApplyToJobs("retry", [consumer.id], audit))
+        assert len(self.page(store, consumer).rows) == len(members)
         self.after(store, self.end(affected.jobs[0]))
-        assert not self.keeps(store, taker)
+        assert not self.has_inputs(store, consumer)
 
     @pytest.mark.parametrize("action", ["drop", "prune"])
     def test_inputs_of_a_failed_job_are_deleted_with_it(self, action: str) -> None:
         """When an operator drops it, or it is pruned: they count towards its bytes."""
-        store, _, [taker] = self.chord()
-        self.after(store, self.end(taker, JobState.FAILED))
-        drop = ApplyToJobs("drop", [taker.id], AuditFields(self.clock.now(), 60.0))
+        store, _, [consumer] = self.chord()
+        self.after(store, self.end(consumer, JobState.FAILED))
+        drop = ApplyToJobs("drop", [consumer.id], AuditFields(self.clock.now(), 60.0))
         self.commit(store, drop if action == "drop" else PruneFailed(0.0, 4 * _SIZE, 100))
-        assert self.find(store, taker) == {}
-        assert not self.keeps(store, taker)
+        assert self.find(store, consumer) == {}
+        assert not self.has_inputs(store, consumer)
 
     def test_a_job_with_too_large_inputs_fails(self) -> None:
         """Jobs that wait for it are cancelled."""
@@ -485,7 +485,7 @@ class GraphTests(StoreHarness):
         [ready] = self.after(store, *map(self.end, jobs[3:5]), limit=1).ready
         assert ready.id == jobs[5].id
         self.after(store, self.end(jobs[5]))
-        assert self.after(store) == _NOTHING
+        assert self.after(store) == _NO_CHANGES
 
     def test_results_are_kept_until_the_last_slice(self) -> None:
         """Even if the jobs of the first slice have ended by then."""
@@ -499,7 +499,7 @@ class GraphTests(StoreHarness):
         assert all(PAGED in flags_of(job.headers) for job in (*first.ready, *last))
         assert [self.page(store, job).rows[0][2] for job in last] == [row.result] * 2
         self.after(store, *map(self.end, last))
-        assert not any(self.keeps(store, job) for job in jobs)
+        assert not any(self.has_inputs(store, job) for job in jobs)
 
     def test_large_results_are_deleted_in_slices(self) -> None:
         """Until none is left."""
@@ -507,12 +507,12 @@ class GraphTests(StoreHarness):
         store, jobs, _ = self.started(Chain((Group((_A,) * members), _B)))
         for job in jobs[:members]:
             changes = self.after(store, self.end(job, result=bytes(size), ttl=0.0), max_body=1000)
-        [taker] = changes.ready
-        changes = self.after(store, self.end(taker))
+        [consumer] = changes.ready
+        changes = self.after(store, self.end(consumer))
         assert changes.unfinished
-        assert not self.keeps(store, taker)
+        assert not self.has_inputs(store, consumer)
         assert 1 < len(self.go_on(store, changes, 1000)) <= members
-        assert self.after(store) == _NOTHING
+        assert self.after(store) == _NO_CHANGES
 
     def test_a_graph_is_cancelled_in_slices(self) -> None:
         """The last jobs first, so that all have the same reason."""
@@ -522,7 +522,7 @@ class GraphTests(StoreHarness):
         for count in (4, 2, 0):
             write = CancelGraph(jobs[2].id, audit, 4)
             [(root, affected), changes] = self.commit(store, write, AdvanceGraphs(self.clock.now()))
-            assert (root, len(affected.jobs), changes) == (jobs[0].id, count, _NOTHING)
+            assert (root, len(affected.jobs), changes) == (jobs[0].id, count, _NO_CHANGES)
             touched += affected.jobs
         assert {job.id for job in touched} == {job.id for job in jobs}
         assert {row.result for row in self.find(store, *jobs).values()} == {b"enough"}

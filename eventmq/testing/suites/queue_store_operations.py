@@ -293,12 +293,12 @@ class OperationTests(StoreHarness):
     def test_failed_jobs_are_listed_newest_first(self, store: QueueStore) -> None:
         """Page by page, without bodies, with their errors."""
         jobs = self.broken(store, 5, body=b"long")
-        seen, cursor = [], ""
+        listed, cursor = [], ""
         for _ in range(3):
             rows, cursor = self.commit(store, ListFailed(_ANY, cursor, 2))[0]
-            seen += rows
-        assert [row.job.id for row in seen] == [job.id for job in reversed(jobs)]
-        assert {(f.job.body, f.result, f.job.state) for f in seen} == {
+            listed += rows
+        assert [row.job.id for row in listed] == [job.id for job in reversed(jobs)]
+        assert {(f.job.body, f.result, f.job.state) for f in listed} == {
             (b"", b"error", JobState.FAILED)
         }
         assert cursor == ""
@@ -394,8 +394,8 @@ class OperationTests(StoreHarness):
             self.clock.advance(1.0)
         self.clock.advance(3600.0)
         assert {1} == {len(self.logs(store, job)) for job in jobs}
-        [again] = self.apply(store, "retry", jobs[2].id).jobs
-        self.finish(store, self.end(again))
+        [retried] = self.apply(store, "retry", jobs[2].id).jobs
+        self.finish(store, self.end(retried))
         assert self.logs(store, jobs[2]) == [(1, b"x" * 900)]
         pruned = self.commit(store, PruneFailed(0.0, 1500, 10))[0]
         assert (pruned.queues, pruned.more) == ({"q": 1}, False)
@@ -413,9 +413,9 @@ class OperationTests(StoreHarness):
         assert self.logs(store, job) == [*enumerate(texts, 1)][2:]
         job.attempt = 14
         self.commit(store, Requeue([job], logs=[self.log(job, 13, b"y" * 900)]))
-        kept = self.logs(store, job)
-        assert kept[-3:] == [(11, b""), (12, b""), (13, b"y" * 900)]
-        assert all(not text for _, text in kept[:-1])
+        kept_logs = self.logs(store, job)
+        assert kept_logs[-3:] == [(11, b""), (12, b""), (13, b"y" * 900)]
+        assert all(not text for _, text in kept_logs[:-1])
 
     def test_a_job_that_has_ended_gets_no_further_log(self, store: QueueStore) -> None:
         """What is stale changes nothing."""

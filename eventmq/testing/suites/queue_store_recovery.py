@@ -118,8 +118,8 @@ class StoreHarness:
         store = self.open_store(self.path, self.clock)
         self.stores.append(store)
         if store.ownership is not None:
-            seen = store.ownership.look()
-            assert store.ownership.claim(seen, Claimant("suite", "tcp://127.0.0.1:47291"))
+            lease = store.ownership.look()
+            assert store.ownership.claim(lease, Claimant("suite", "tcp://127.0.0.1:47291"))
         return store, store.open()
 
     def reopen(self, store: QueueStore) -> tuple[QueueStore, Recovered]:
@@ -297,15 +297,15 @@ class RecoveryTests(StoreHarness):
     def test_each_restart_has_a_larger_epoch(self) -> None:
         """The id of the store stays, and no number is used twice."""
         store, recovered = self.open()
-        seen = [recovered]
+        recoveries = [recovered]
         for _ in range(3):
             jobs = self.admitted(store, 2)
             self.finish(store, self.end(jobs[0], JobState.FAILED))
             store, recovered = self.reopen(store)
-            seen.append(recovered)
+            recoveries.append(recovered)
             assert recovered.next_seq > jobs[1].seq
-        assert all(before.epoch < after.epoch for before, after in pairwise(seen))
-        assert len({recovered.store_id for recovered in seen}) == 1
+        assert all(before.epoch < after.epoch for before, after in pairwise(recoveries))
+        assert len({recovered.store_id for recovered in recoveries}) == 1
 
     def test_jobs_survive_a_restart(self, store: QueueStore) -> None:
         """Waiting, delayed, ended and failed ones, with every field and outcome."""
@@ -320,9 +320,9 @@ class RecoveryTests(StoreHarness):
         after = {key: (fields(f.job), f[1:]) for key, f in self.find(store, *jobs).items()}
         assert after == before
         assert (recovered.next_ready_at, recovered.next_expiry) == (jobs[-1].ready_at, None)
-        again = [self.job(id=job.id) for job in jobs]
+        duplicates = [self.job(id=job.id) for job in jobs]
         states = ["succeeded", "failed", "queued", "queued", "queued", "delayed"]
-        assert self.commit(store, Admit(again)) == [
+        assert self.commit(store, Admit(duplicates)) == [
             {i: WriteResult("same_id", state) for i, state in enumerate(states)}
         ]
 
@@ -464,17 +464,17 @@ class RecoveryTests(StoreHarness):
         store.submit([Admit([job])])
         store.submit([Admit([self.job(id=job.id)]), FindJobs([job.id])])
         store.submit([Finish([self.end(job)])])
-        first, (refused, found), third = cast("list[Sequence[Any]]", self.wait(store, 3))
+        first, (refused, rows), third = cast("list[Sequence[Any]]", self.wait(store, 3))
         assert (list(first), list(third)) == ([{}], [{}])
         assert refused == {0: WriteResult("same_id", "queued")}
-        assert list(found) == [job.id]
+        assert list(rows) == [job.id]
         assert store.finished() == []
 
     def test_writes_see_what_those_before_them_wrote(self, store: QueueStore) -> None:
         """A batch is one transaction; its writes are applied in order."""
         job = self.job()
-        _, found, _ = self.commit(store, Admit([job]), FindJobs([job.id]), Finish([self.end(job)]))
-        assert list(found) == [job.id]
+        _, rows, _ = self.commit(store, Admit([job]), FindJobs([job.id]), Finish([self.end(job)]))
+        assert list(rows) == [job.id]
         assert self.state(store, job) is JobState.SUCCEEDED
 
     def test_a_commit_that_fails_changes_nothing(self, store: QueueStore) -> None:

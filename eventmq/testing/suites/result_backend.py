@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["ResultBackendSuite"]
 
 #: Most bytes of a reference.
-LONGEST_REFERENCE = 1024
+MAX_REFERENCE = 1024
 
 
 class ResultBackendSuite:
@@ -78,7 +78,7 @@ class ResultBackendSuite:
 
     def test_a_reference_is_short(self, backend: ResultBackend) -> None:
         """It travels instead of the result, and the broker stores it."""
-        assert len(backend.put("j" * 255, b"x" * 10_000, 60.0)) <= LONGEST_REFERENCE
+        assert len(backend.put("j" * 255, b"x" * 10_000, 60.0)) <= MAX_REFERENCE
 
     def test_a_result_is_kept_or_refused_whatever_its_size(self, backend: ResultBackend) -> None:
         """A refusal names the size; a part of a result is never returned."""

@@ -60,11 +60,11 @@ class RetryPolicySuite:
     def test_the_last_attempt_does_not_depend_on_other_jobs(self) -> None:
         """One object serves all jobs of a task."""
         policy = self.make()
-        again = [policy.delay(self.failure(attempt)) is None for attempt in range(1, 20)]
+        repeated = [policy.delay(self.failure(attempt)) is None for attempt in range(1, 20)]
         for number in range(50):
             policy.delay(self.failure(7, job_id=f"other-{number}"))
         now = [policy.delay(self.failure(attempt)) is None for attempt in range(1, 20)]
-        assert now == again
+        assert now == repeated
 
     def test_threads_can_share_it(self) -> None:
         """One object serves all threads of a process."""

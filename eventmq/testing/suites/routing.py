@@ -76,7 +76,7 @@ class RoutingStrategySuite:
 
 
 #: Seconds after which no key may wait while a worker has credit.
-LONGEST_WAIT = 3600.0
+MAX_WAIT = 3600.0
 
 
 class KeyedRoutingSuite(RoutingStrategySuite):
@@ -134,7 +134,7 @@ class KeyedRoutingSuite(RoutingStrategySuite):
     def test_a_worker_without_credit_gets_no_key(self) -> None:
         """However long the key has waited."""
         strategy, full = self.make(), [WorkerView(f"w{i}", 0, 4) for i in range(3)]
-        for now in (0.0, 1.0, LONGEST_WAIT):
+        for now in (0.0, 1.0, MAX_WAIT):
             assert self.preferred(strategy, "a", full, now) is None
 
     def test_no_key_waits_for_ever_while_a_worker_has_credit(self) -> None:
@@ -144,7 +144,7 @@ class KeyedRoutingSuite(RoutingStrategySuite):
             workers = [WorkerView(f"w{i}", int(i == free), 4 + i) for i in range(4)]
             for key in "abcdefgh":
                 self.preferred(strategy, key, workers, 0.0)
-                for now in (LONGEST_WAIT / 2, LONGEST_WAIT):
+                for now in (MAX_WAIT / 2, MAX_WAIT):
                     last = self.preferred(strategy, key, workers, now)
                 assert last == f"w{free}"
 

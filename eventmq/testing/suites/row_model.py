@@ -15,12 +15,22 @@ if TYPE_CHECKING:
 
     from eventmq.engine import Index
 
-__all__ = ["BODIES", "CHUNK", "JOB", "LEAST", "MOST", "OUTCOME", "SCHEMA", "TEXTS", "Model"]
+__all__ = [
+    "BODIES",
+    "CHUNK",
+    "JOB",
+    "MAX_INTEGER",
+    "MIN_INTEGER",
+    "OUTCOME",
+    "SCHEMA",
+    "TEXTS",
+    "Model",
+]
 
 SCHEMA = Schema(TABLES)
 
 #: The largest and the smallest integer.
-MOST, LEAST = 2**63 - 1, -(2**63)
+MAX_INTEGER, MIN_INTEGER = 2**63 - 1, -(2**63)
 
 #: Texts in the order of their code points, which is that of their UTF-8; people sort otherwise.
 TEXTS = (
@@ -79,7 +89,7 @@ class Model:
             return None
         match kind:
             case "integer":
-                return random.choice((*range(6), MOST, LEAST, -1))
+                return random.choice((*range(6), MAX_INTEGER, MIN_INTEGER, -1))
             case "real":
                 return random.choice((0.0, 0.0, 0.5, 1.5, 1 / 3, -2.0))
             case "text":
@@ -95,7 +105,7 @@ class Model:
     def _key(self, table: str, row: _Row) -> tuple[Any, ...]:
         return tuple(row[name] for name in SCHEMA.table(table).key)
 
-    def _is_taken(self, table: str, row: _Row, but: tuple[Any, ...] | None = None) -> bool:
+    def _has_key(self, table: str, row: _Row, but: tuple[Any, ...] | None = None) -> bool:
         """Return whether a key of a row is that of another one."""
         unique = [index.columns for index in SCHEMA.table(table).indexes if index.unique]
         return any(
@@ -126,7 +136,7 @@ class Model:
 
     def _add(self, table: str, row: tuple[Any, ...]) -> bool:
         new = dict(zip(self.columns[table], row, strict=True))
-        if self._is_taken(table, new):
+        if self._has_key(table, new):
             return False
         self.tables[table][self._key(table, new)] = new
         return True
@@ -137,15 +147,15 @@ class Model:
 
     def _insert_new(self, rows: RowStore, table: str) -> None:
         new = self._some(table)
-        taken = [place for place, row in enumerate(new) if not self._add(table, row)]
-        assert rows.insert_new(table, self.columns[table], new) == taken
+        refused = [index for index, row in enumerate(new) if not self._add(table, row)]
+        assert rows.insert_new(table, self.columns[table], new) == refused
 
     def _put(self, rows: RowStore, table: str) -> None:
         changed: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         for row in self._some(table):
             new = dict(zip(self.columns[table], row, strict=True))
             key = self._key(table, new)
-            if key not in changed and not self._is_taken(table, new, but=key):
+            if key not in changed and not self._has_key(table, new, but=key):
                 self.tables[table][key] = new
                 changed[key] = row
         rows.put(table, self.columns[table], list(changed.values()))
@@ -169,10 +179,10 @@ class Model:
 
     def _keys(self, table: str) -> list[tuple[Any, ...]]:
         """Return some keys that are there, and some that may be."""
-        there = list(self.tables[table])
-        found = self.random.sample(there, self.random.randrange(len(there) + 1))
+        existing = list(self.tables[table])
+        existing_sample = self.random.sample(existing, self.random.randrange(len(existing) + 1))
         new = [dict(zip(self.columns[table], row, strict=True)) for row in self._some(table)]
-        return list(dict.fromkeys([*found, *(self._key(table, row) for row in new)]))
+        return list(dict.fromkeys([*existing_sample, *(self._key(table, row) for row in new)]))
 
     def _delete(self, rows: RowStore, table: str) -> None:
         keys = self._keys(table)[: self.random.randrange(5)]
@@ -194,29 +204,29 @@ class Model:
         _, index = SCHEMA.index(self.random.choice([table, *(each.name for each in of.indexes)]))
         kinds = {column.name: column.type for column in of.columns}
         values = [self._value(kinds[name]) for name in index.columns]
-        cut = self.random.randrange(len(values) + 1)
+        length = self.random.randrange(len(values) + 1)
         bounds = {
-            name: [self._value(kinds[column]) for column in index.columns[cut:]][
+            name: [self._value(kinds[column]) for column in index.columns[length:]][
                 : self.random.randrange(1, 4)
             ]
             for name in self.random.sample(["gt", "ge", "lt", "le"], self.random.randrange(3))
-            if cut < len(values)
+            if length < len(values)
         }
-        return index, values[:cut], bounds
+        return index, values[:length], bounds
 
     def _scan(
         self, table: str, index: Index, prefix: Sequence[Any], bounds: dict[str, list[Any]]
     ) -> list[_Row]:
         """Return what a scan should give, in any order."""
-        found = [row for row in self.tables[table].values() if _meets(row, index.where)]
-        names, rest = index.columns[: len(prefix)], index.columns[len(prefix) :]
-        found = [row for row in found if [row[name] for name in names] == list(prefix)]
+        matches = [row for row in self.tables[table].values() if _meets(row, index.where)]
+        names, ordering = index.columns[: len(prefix)], index.columns[len(prefix) :]
+        matches = [row for row in matches if [row[name] for name in names] == list(prefix)]
         for bound, values in bounds.items():
-            compared = rest[: len(values)]
-            found = [
-                row for row in found if _holds(bound, [row[name] for name in compared], values)
+            compared = ordering[: len(values)]
+            matches = [
+                row for row in matches if _holds(bound, [row[name] for name in compared], values)
             ]
-        return found
+        return matches
 
     def compare(self, rows: RowStore) -> None:
         """Check that the store has what the model has."""
@@ -226,9 +236,11 @@ class Model:
             for _ in range(3):
                 self._compare_range(rows, table, *self._range(table))
             keys = self._keys(table)
-            found = rows.get(table, columns, [key if len(key) > 1 else key[0] for key in keys])
-            there = [self.tables[table][key] for key in keys if key in self.tables[table]]
-            assert Counter(found) == Counter(tuple(row[name] for name in columns) for row in there)
+            rows_read = rows.get(table, columns, [key if len(key) > 1 else key[0] for key in keys])
+            present = [self.tables[table][key] for key in keys if key in self.tables[table]]
+            assert Counter(rows_read) == Counter(
+                tuple(row[name] for name in columns) for row in present
+            )
             self._compare_heads(rows, table)
 
     def _compare_range(
@@ -240,10 +252,10 @@ class Model:
         )
         limit = self.random.choice([None, 0, 1, 3, 100])
         for descending in (False, True):
-            found = list(rows.scan(
+            rows_read = list(rows.scan(
                 index.name, names, prefix, **bounds, limit=limit, descending=descending,
             ))  # fmt: skip
-            assert found == (expected[::-1] if descending else expected)[:limit]
+            assert rows_read == (expected[::-1] if descending else expected)[:limit]
         assert rows.measure(index.name, [], prefix, **bounds) == (len(expected), 0)
 
     def _compare_heads(self, rows: RowStore, table: str) -> None:
@@ -251,8 +263,10 @@ class Model:
         prefixes = [prefix, *(self._prefix(table, index, len(prefix)) for _ in range(3))]
         expected = []
         for each in prefixes:
-            found = self._scan(table, index, each, {})
-            first = min((tuple(row[name] for name in index.columns) for row in found), default=None)
+            matches = self._scan(table, index, each, {})
+            first = min(
+                (tuple(row[name] for name in index.columns) for row in matches), default=None
+            )
             expected.append(first)
         assert rows.heads(index.name, index.columns, prefixes) == expected
 
@@ -278,12 +292,12 @@ def _meets(row: _Row, condition: str) -> bool:
 
 
 def _holds(bound: str, left: Iterable[Any], right: Iterable[Any]) -> bool:
-    found, wanted = list(left), list(right)
+    actual, expected = list(left), list(right)
     match bound:
         case "gt":
-            return found > wanted
+            return actual > expected
         case "ge":
-            return found >= wanted
+            return actual >= expected
         case "lt":
-            return found < wanted
-    return found <= wanted
+            return actual < expected
+    return actual <= expected

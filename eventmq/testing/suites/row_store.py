@@ -18,8 +18,8 @@ from eventmq.testing.suites.row_model import (
     BODIES,
     CHUNK,
     JOB,
-    LEAST,
-    MOST,
+    MAX_INTEGER,
+    MIN_INTEGER,
     OUTCOME,
     TEXTS,
     Model,
@@ -33,7 +33,7 @@ __all__ = ["RowStoreSuite"]
 
 _REALS = (0.0, 0.1, 1 / 3, -2.5, 5e-324, 1.7976931348623157e308, 4102444800.000001, -1e-9)
 
-_INTEGERS = (0, 1, -1, 255, 2**31, 2**53 + 1, MOST, LEAST)
+_INTEGERS = (0, 1, -1, 255, 2**31, 2**53 + 1, MAX_INTEGER, MIN_INTEGER)
 
 _PAIR = ("seq", "record")
 
@@ -209,15 +209,15 @@ class RowStoreSuite:
     def test_a_number_that_has_no_place_is_refused(self, row_store: RowStore) -> None:
         """Where it is written, and where it is asked for; the next batch is carried out."""
         for step in (
-            lambda: row_store.insert("jobs", JOB, [_job(1), _job(MOST + 1)]),
-            lambda: row_store.get("jobs", JOB, [MOST + 1]),
-            lambda: list(row_store.scan("jobs", JOB, le=(MOST + 1,), limit=1)),
+            lambda: row_store.insert("jobs", JOB, [_job(1), _job(MAX_INTEGER + 1)]),
+            lambda: row_store.get("jobs", JOB, [MAX_INTEGER + 1]),
+            lambda: list(row_store.scan("jobs", JOB, le=(MAX_INTEGER + 1,), limit=1)),
         ):
             with pytest.raises(row_store.refusals):
                 self.write(row_store, lambda: row_store.insert("jobs", JOB, [_job(2)]), step)
             row_store.rollback()
-        self.write(row_store, lambda: row_store.insert("jobs", JOB, [_job(MOST)]))
-        assert list(row_store.scan("jobs", ["seq"])) == [(MOST,)]
+        self.write(row_store, lambda: row_store.insert("jobs", JOB, [_job(MAX_INTEGER)]))
+        assert list(row_store.scan("jobs", ["seq"])) == [(MAX_INTEGER,)]
 
     def test_insert_new_says_which_are_taken(self, row_store: RowStore) -> None:
         """By the primary key, by a unique index, and within one call."""
@@ -240,7 +240,7 @@ class RowStoreSuite:
         for careful in (False, True):
             row_store.begin(careful=careful)
             try:
-                found = row_store.insert_new("jobs", JOB, rows)
+                positions = row_store.insert_new("jobs", JOB, rows)
                 row_store.put("suspects", _PAIR, [(1, b"x")])
                 row_store.commit()
             except Mismatch:
@@ -249,7 +249,7 @@ class RowStoreSuite:
                 assert list(row_store.scan("jobs", JOB)) == [_job(1), _job(2)]
                 assert list(row_store.scan("suspects", _PAIR)) == []
             else:
-                assert found == [1]
+                assert positions == [1]
                 break
         assert list(row_store.scan("jobs", JOB)) == [_job(n) for n in (1, 2, 3, 5)]
 
@@ -294,12 +294,12 @@ class RowStoreSuite:
         new = [(5, b"x", "k", 3), (6, b"", None, 1), (7, b"y", "z", 9)]
         columns = ("rank", "body", "unique_key")
         self.write(row_store, lambda: row_store.update("jobs", columns, new))
-        found = list(row_store.scan("jobs", (*JOB, "unique_key")))
+        rows = list(row_store.scan("jobs", (*JOB, "unique_key")))
         expected = [
             (*_job(1, rank=6, body=b""), None), (*_job(2), None),
             (*_job(3, rank=5, body=b"x"), "k"),
         ]  # fmt: skip
-        assert found == expected
+        assert rows == expected
 
     def test_update_by_a_key_of_several_columns(self, row_store: RowStore) -> None:
         """The key stands behind the values, in the order of the table."""
@@ -328,15 +328,15 @@ class RowStoreSuite:
 
     def test_delete_runs_says_how_many_there_were(self, row_store: RowStore) -> None:
         """Both ends of a run are deleted; with ``careful`` the number is what was found."""
-        written = [(n, b"") for n in (*range(-3, 50), MOST)]
+        written = [(n, b"") for n in (*range(-3, 50), MAX_INTEGER)]
         self.write(row_store, lambda: row_store.insert("suspects", _PAIR, written))
         row_store.begin(careful=True)
         assert row_store.delete_runs("suspects", [(-9, -2), (5, 5), (10, 19)], 99) == 13
         assert row_store.delete_runs("suspects", [(48, 60)], 13) == 2
-        assert row_store.delete_runs("suspects", [(48, 60), (MOST, MOST)], 2) == 1
+        assert row_store.delete_runs("suspects", [(48, 60), (MAX_INTEGER, MAX_INTEGER)], 2) == 1
         row_store.commit()
-        left = [-1, 0, 1, 2, 3, 4, *range(6, 10), *range(20, 48)]
-        assert [n for (n,) in row_store.scan("suspects", ["seq"])] == left
+        remaining = [-1, 0, 1, 2, 3, 4, *range(6, 10), *range(20, 48)]
+        assert [n for (n,) in row_store.scan("suspects", ["seq"])] == remaining
 
     @pytest.mark.parametrize("runs", [[(1, 3)], [(1, 1), (3, 5)]], ids=len)
     def test_a_supposed_deletion_is_a_mismatch_or_says_how_many(
@@ -349,14 +349,14 @@ class RowStoreSuite:
         for expected in (count + 1, count):
             row_store.begin()
             try:
-                found = row_store.delete_runs("suspects", runs, expected)
+                deleted = row_store.delete_runs("suspects", runs, expected)
                 row_store.commit()
             except Mismatch:
                 assert expected != count
                 row_store.rollback()
                 assert row_store.measure("suspects") == (4, 0)
             else:
-                assert found == count
+                assert deleted == count
                 break
         assert row_store.measure("suspects") == (4 - count, 0)
 
@@ -375,13 +375,13 @@ class RowStoreSuite:
         )
         keys = Random(count).sample(range(2 * count), count)
         expected = {row for row in written if row[0] in keys}
-        found = row_store.get("jobs", columns, keys)
-        assert (len(found), set(found)) == (len(expected), expected)
-        found = row_store.get("jobs", columns, [f"é{n}" for n in keys], by="jobs_id")
-        assert (len(found), set(found)) == (len(expected), expected)
+        rows = row_store.get("jobs", columns, keys)
+        assert (len(rows), set(rows)) == (len(expected), expected)
+        rows = row_store.get("jobs", columns, [f"é{n}" for n in keys], by="jobs_id")
+        assert (len(rows), set(rows)) == (len(expected), expected)
         pairs = [(f"s{n % 2}", n) for n in range(count)]
-        found = row_store.get("chunks", CHUNK, pairs)
-        assert sorted(found) == sorted(row for row in chunks if row[:2] in pairs)
+        rows = row_store.get("chunks", CHUNK, pairs)
+        assert sorted(rows) == sorted(row for row in chunks if row[:2] in pairs)
 
     def test_get_by_an_index_that_is_not_unique(self, row_store: RowStore) -> None:
         """All rows of a key; an index with a condition has only those that meet it."""
@@ -394,10 +394,10 @@ class RowStoreSuite:
             lambda: row_store.insert("jobs", JOB, jobs),
         )
         for keys in ([3], [1, 4, 77], [*range(-9, 3)]):
-            found = row_store.get("handlers", columns, keys, by="handlers_graph")
-            assert sorted(found) == [row for row in written if row[1] in keys]
-        found = row_store.get("jobs", ["seq"], [0.0, 1.0, 2.0], by="jobs_delayed")
-        assert sorted(found) == [(n,) for n in range(40) if n % 2 == 0 and n % 4 < 3]
+            rows = row_store.get("handlers", columns, keys, by="handlers_graph")
+            assert sorted(rows) == [row for row in written if row[1] in keys]
+        rows = row_store.get("jobs", ["seq"], [0.0, 1.0, 2.0], by="jobs_delayed")
+        assert sorted(rows) == [(n,) for n in range(40) if n % 2 == 0 and n % 4 < 3]
 
     def test_get_by_the_first_columns_of_an_index(self, row_store: RowStore) -> None:
         """One of them, as it is or in a tuple, or several."""
@@ -407,20 +407,20 @@ class RowStoreSuite:
         expected = [(n,) for n in range(20) if n % 2]
         assert sorted(row_store.get("jobs", ["seq"], [1, 7], by="jobs_ready")) == expected
         assert sorted(row_store.get("jobs", ["seq"], [(1,), (7,)], by="jobs_ready")) == expected
-        found = row_store.get("jobs", ["seq"], [(0, 2), (1, 1), (7, 1)], by="jobs_ready")
-        assert sorted(found) == [(n,) for n in range(20) if (n % 2, n % 3) in {(0, 2), (1, 1)}]
+        rows = row_store.get("jobs", ["seq"], [(0, 2), (1, 1), (7, 1)], by="jobs_ready")
+        assert sorted(rows) == [(n,) for n in range(20) if (n % 2, n % 3) in {(0, 2), (1, 1)}]
 
     def test_get_all_answers_several_requests(self, row_store: RowStore) -> None:
         """In their order; some have no keys, or no rows."""
         row_store.begin(careful=True)
         row_store.insert("jobs", JOB, [_job(n) for n in range(9)])
         row_store.insert("suspects", _PAIR, [(4, b"x")])
-        found = row_store.get_all([
+        answers = row_store.get_all([
             ("jobs", ["seq", "body"], ["j5"], "jobs_id"), ("jobs", ["seq"], [], ""),
             ("suspects", _PAIR, [4, 5], ""), ("jobs", ["id"], [7], ""),
             ("chunks", CHUNK, [("a", 1)], ""),
         ])  # fmt: skip
-        assert found == [[(5, b"b")], [], [(4, b"x")], [("j7",)], []]
+        assert answers == [[(5, b"b")], [], [(4, b"x")], [("j7",)], []]
         assert row_store.get_all([]) == []
         row_store.commit()
 
@@ -448,10 +448,10 @@ class RowStoreSuite:
         written = [(n, b"x" * 100) for n in range(5000)]
         self.write(row_store, lambda: row_store.insert("suspects", _PAIR, written))
         row_store.begin()
-        with closing(cast("Any", row_store.scan("suspects", _PAIR))) as found:
-            assert [next(found), next(found)] == written[:2]
+        with closing(cast("Any", row_store.scan("suspects", _PAIR))) as open_scan:
+            assert [next(open_scan), next(open_scan)] == written[:2]
             assert row_store.get("suspects", ["seq"], [7]) == [(7,)]
-            assert next(found) == written[2]
+            assert next(open_scan) == written[2]
         row_store.delete("suspects", [0])
         assert list(row_store.scan("suspects", _PAIR)) == written[1:]
         row_store.commit()
@@ -463,14 +463,14 @@ class RowStoreSuite:
         ]  # fmt: skip
         columns = (*JOB, "subqueue")
         self.write(row_store, lambda: row_store.insert("jobs", columns, rows))
-        found = row_store.heads("jobs_ready", ["subqueue", "seq"], [(3,), (9,), (0,), (3,)])
-        assert found == [(3, 7), None, (0, 8), (3, 7)]
-        found = row_store.heads("jobs_ready", ["seq"], [(1, -5), (1, -6)])
-        assert found == [(5,), None]
-        found = row_store.heads(
+        first_rows = row_store.heads("jobs_ready", ["subqueue", "seq"], [(3,), (9,), (0,), (3,)])
+        assert first_rows == [(3, 7), None, (0, 8), (3, 7)]
+        first_rows = row_store.heads("jobs_ready", ["seq"], [(1, -5), (1, -6)])
+        assert first_rows == [(5,), None]
+        first_rows = row_store.heads(
             "jobs_ready", ["subqueue", "rank", "seq"], [(3,), (9,), (1, -5)], descending=True
         )
-        assert found == [(3, -1, 91), None, (1, -5, 85)]
+        assert first_rows == [(3, -1, 91), None, (1, -5, 85)]
 
     def test_heads_of_many_prefixes_are_those_of_each(self, row_store: RowStore) -> None:
         """However many are asked for at once, in any order, of one column or of several."""
@@ -482,13 +482,13 @@ class RowStoreSuite:
                 first = {
                     key[: len(columns)]: key for key in (ordered if descending else ordered[::-1])
                 }
-                asked = [(7_000,), *list(first)[::-1], *list(first)[:5]]
+                prefixes = [(7_000,), *list(first)[::-1], *list(first)[:5]]
                 if len(columns) > 1:
-                    asked[0] = (7_000, 0)
-                found = row_store.heads(
-                    "jobs_ready", ["subqueue", "rank", "seq"], asked, descending=descending
+                    prefixes[0] = (7_000, 0)
+                first_rows = row_store.heads(
+                    "jobs_ready", ["subqueue", "rank", "seq"], prefixes, descending=descending
                 )
-                assert found == [first.get(prefix) for prefix in asked]
+                assert first_rows == [first.get(prefix) for prefix in prefixes]
 
     def test_measure_counts_rows_and_bytes(self, row_store: RowStore) -> None:
         """It counts the rows that the same scan returns. None counts as no bytes."""
@@ -551,8 +551,8 @@ class RowStoreSuite:
         for start in (0, 30, 60):
             rows = [_operation(name) for name in ids[start : start + 30]]
             self.write(row_store, partial(insert, table, _OPERATION, rows))
-        found = list(row_store.scan(table, ("key", "id")))
-        assert [name for _, name in found] == ids
+        stored = list(row_store.scan(table, ("key", "id")))
+        assert [name for _, name in stored] == ids
         row_store.begin()
         row_store.insert(table, _OPERATION, [_operation("undone")])
         row_store.rollback()
@@ -561,7 +561,7 @@ class RowStoreSuite:
         assert row_store.insert_new(table, _OPERATION, again) == [0]
         row_store.commit()
         keys = [key for (key,) in row_store.scan(table, ["key"])]
-        assert keys[:-1] == [key for key, _ in found]
+        assert keys[:-1] == [key for key, _ in stored]
         assert keys == sorted(set(keys))
         row_store = self.reopen()
         rows = [_operation("restart")]
@@ -573,14 +573,14 @@ class RowStoreSuite:
     def test_single_values_keep_their_types(self, row_store: RowStore) -> None:
         """Written again they are replaced, also by another type; None removes them."""
         first = {
-            "text": "aü\U0001f680", "empty": "", "integer": LEAST, "real": 0.1, "whole": 3.0,
+            "text": "aü\U0001f680", "empty": "", "integer": MIN_INTEGER, "real": 0.1, "whole": 3.0,
             "bytes": b"\x00\xff", "none": b"", "zero": 0,
         }  # fmt: skip
         before = row_store.values()
         self.write(row_store, lambda: row_store.set_values(first))
-        found = row_store.values()
-        assert found == {**before, **first}
-        assert [type(found[name]) for name in first] == list(map(type, first.values()))
+        stored = row_store.values()
+        assert stored == {**before, **first}
+        assert [type(stored[name]) for name in first] == list(map(type, first.values()))
         self.write(
             row_store, lambda: row_store.set_values({"text": 5, "empty": None, "not there": None})
         )

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["ScheduleStoreSuite"]
 
 
-def made(name: str, **more: object) -> Schedule:
+def new_schedule(name: str, **more: object) -> Schedule:
     """Return a schedule to store."""
     fields = {"task": "shop.send", "body": b"\x00\xff", "trigger": 'every:{"seconds":5.0}'}
     return Schedule(name=name, **{**fields, **more})  # type: ignore[arg-type]
 
 
-def known(store: ScheduleStore, name: str) -> Schedule:
+def stored_schedule(store: ScheduleStore, name: str) -> Schedule:
     """Return a schedule that is in the store."""
     schedule = store.find(name)
     assert schedule is not None, f"the store does not find the schedule {name!r}"
@@ -77,14 +77,14 @@ class ScheduleStoreSuite:
 
     def test_a_saved_schedule_is_found_unchanged(self, store: ScheduleStore) -> None:
         """Every field comes back, with a new version."""
-        schedule = made(
+        schedule = new_schedule(
             "nightly", queue="fast", headers="task:a,content-type:msgpack", source="code",
             app="shop", created=5.5, nohaste=False, enabled=False, misfire="all", window=60.0,
             overlap="queue", jitter=1.5, run_count=7, expires_in=9.0, last_fire_time=1234.5,
             remaining=3, last_job="x", sent=("a", "b", ""),
         )  # fmt: skip
         assert list(store.save([(schedule, None)]).done) == [True]
-        stored = known(store, "nightly")
+        stored = stored_schedule(store, "nightly")
         assert stored.version > 0
         assert replace(stored, version=0) == schedule
         assert list(store.load().schedules) == [stored]
@@ -98,32 +98,38 @@ class ScheduleStoreSuite:
 
     def test_a_save_needs_the_current_version(self, store: ScheduleStore) -> None:
         """A caller with an older version must read the schedule again."""
-        store.save([(made("a"), None)])
-        first = known(store, "a")
-        assert list(store.save([(made("a"), None)]).done) == [False]
-        assert list(store.save([(made("a", queue="q"), first.version)]).done) == [True]
-        assert list(store.save([(made("a", queue="r"), first.version)]).done) == [False]
-        last = known(store, "a")
+        store.save([(new_schedule("a"), None)])
+        first = stored_schedule(store, "a")
+        assert list(store.save([(new_schedule("a"), None)]).done) == [False]
+        assert list(store.save([(new_schedule("a", queue="q"), first.version)]).done) == [True]
+        assert list(store.save([(new_schedule("a", queue="r"), first.version)]).done) == [False]
+        last = stored_schedule(store, "a")
         assert (last.queue, last.version > first.version) == ("q", True)
 
     def test_the_results_of_a_save_are_in_order(self, store: ScheduleStore) -> None:
         """A stale version does not keep the other schedules from being stored."""
-        store.save([(made("b"), None)])
-        saved = store.save([(made("a"), None), (made("b"), None), (made("c"), None)])
+        store.save([(new_schedule("b"), None)])
+        saved = store.save(
+            [(new_schedule("a"), None), (new_schedule("b"), None), (new_schedule("c"), None)]
+        )
         assert list(saved.done) == [True, False, True]
         assert sorted(s.name for s in store.load().schedules) == ["a", "b", "c"]
 
     def test_a_bad_schedule_is_not_stored(self, store: ScheduleStore) -> None:
         """Nor are the others of the same save."""
-        for bad in (made("", queue="x"), made("x", run_count=0), made("x", misfire="twice")):
+        for bad in (
+            new_schedule("", queue="x"),
+            new_schedule("x", run_count=0),
+            new_schedule("x", misfire="twice"),
+        ):
             with pytest.raises(SettingsError, match="allowed is"):
-                store.save([(made("good"), None), (bad, None)])
+                store.save([(new_schedule("good"), None), (bad, None)])
         assert not store.load().schedules
 
     def test_advancing_increments_the_version(self, store: ScheduleStore) -> None:
         """By one, so that the caller knows it without reading the schedule."""
-        store.save([(made("a", remaining=3, run_count=3), None)])
-        first = known(store, "a")
+        store.save([(new_schedule("a", remaining=3, run_count=3), None)])
+        first = stored_schedule(store, "a")
         row = Progress("a", first.version, 10.25, 2, "job")
         assert list(store.advance([row]).done) == [True]
         assert list(store.advance([row]).done) == [False]
@@ -133,37 +139,37 @@ class ScheduleStoreSuite:
 
     def test_begin_advance_returns_before_the_result(self, store: ScheduleStore) -> None:
         """If the store has it; the caller may begin the next one before it reads the result."""
-        store.save([(made("a"), None), (made("b"), None)])
+        store.save([(new_schedule("a"), None), (new_schedule("b"), None)])
         begin: Callable[[list[Progress]], Callable[[], Saved]] = partial(partial, store.advance)
         if isinstance(store, DeferredScheduleStore):
             begin = store.begin_advance
         unknown = Progress("unknown", 1, 5.0, None, "")
-        one = begin([Progress("a", known(store, "a").version, 10.25, None, "x"), unknown])
-        two = begin([Progress("b", known(store, "b").version, 20.5, None, "y")])
+        one = begin([Progress("a", stored_schedule(store, "a").version, 10.25, None, "x"), unknown])
+        two = begin([Progress("b", stored_schedule(store, "b").version, 20.5, None, "y")])
         before, after = one(), two()
         assert (list(before.done), list(after.done)) == ([True, False], [True])
         assert store.load().revision == after.revision == before.revision + 1
-        moved = [known(store, name) for name in "ab"]
+        moved = [stored_schedule(store, name) for name in "ab"]
         assert [(stored.last_fire_time, stored.last_job) for stored in moved] == [
             (10.25, "x"), (20.5, "y"),
         ]  # fmt: skip
 
     def test_a_removed_schedule_can_be_saved_again(self, store: ScheduleStore) -> None:
         """With a larger version than any before under that name."""
-        store.save([(made("a"), None)])
-        first = known(store, "a")
+        store.save([(new_schedule("a"), None)])
+        first = stored_schedule(store, "a")
         assert not store.remove("a", first.version + 1)
         assert store.remove("a", first.version)
         assert store.find("a") is None
         assert not store.load().schedules
-        assert list(store.save([(made("a"), first.version)]).done) == [False]
-        store.save([(made("a"), None)])
-        assert known(store, "a").version > first.version
+        assert list(store.save([(new_schedule("a"), first.version)]).done) == [False]
+        store.save([(new_schedule("a"), None)])
+        assert stored_schedule(store, "a").version > first.version
         assert store.remove("a", None)
 
     def test_changes_since_a_revision_can_be_loaded(self, store: ScheduleStore) -> None:
         """New, edited, advanced and removed schedules."""
-        store.save([(made(name), None) for name in "abcd"])
+        store.save([(new_schedule(name), None) for name in "abcd"])
         seen = store.load()
         assert seen.whole
         assert len(seen.schedules) == 4
@@ -172,14 +178,14 @@ class ScheduleStoreSuite:
         by_name = {s.name: s for s in seen.schedules}
         store.advance([Progress("b", by_name["b"].version, 7.0, None, "")])
         store.remove("c", None)
-        saved = store.save([(made("d", queue="q"), by_name["d"].version)])
+        saved = store.save([(new_schedule("d", queue="q"), by_name["d"].version)])
         after = store.load(seen.revision)
         assert sorted(s.name for s in after.schedules) == ["b", "d"]
         assert (list(after.removed), after.whole, after.revision) == (["c"], False, saved.revision)
 
     def test_revisions_count_changes(self, store: ScheduleStore) -> None:
         """By one each, so that a writer notices the changes of others."""
-        before = store.save([(made(name), None) for name in "abc"]).revision
+        before = store.save([(new_schedule(name), None) for name in "abc"]).revision
         rows = [Progress(s.name, s.version, 1.0, None, "") for s in store.load().schedules]
         assert store.advance(rows).revision == before + 3
         assert store.advance(rows).revision == before + 3
@@ -187,18 +193,18 @@ class ScheduleStoreSuite:
     def test_many_schedules_are_loaded_completely(self, store: ScheduleStore) -> None:
         """Even if they do not fit into one message."""
         names = [f"s{n}" for n in range(2500)]
-        store.save([(made(name), None) for name in names])
-        large = made("large", body=b"x" * 900_000)
+        store.save([(new_schedule(name), None) for name in names])
+        large = new_schedule("large", body=b"x" * 900_000)
         store.save([(large, None), (replace(large, name="huge"), None)])
         assert {*names, "large", "huge"} == {s.name for s in store.load().schedules}
 
     def test_a_reader_that_missed_too_much_reads_everything(self, store: ScheduleStore) -> None:
         """The names of removed schedules are not kept for ever."""
-        store.save([(made("old"), None)])
+        store.save([(new_schedule("old"), None)])
         seen = store.load().revision
         at_once = self.too_many // 20
         for first in range(0, self.too_many + 1, at_once):
-            store.save([(made(f"s{n}"), None) for n in range(first, first + at_once)])
+            store.save([(new_schedule(f"s{n}"), None) for n in range(first, first + at_once)])
             for n in range(first, first + at_once):
                 store.remove(f"s{n}", None)
         after = store.load(seen)
@@ -235,7 +241,7 @@ class ScheduleStoreSuite:
     def test_the_lease_has_the_revision(self, store: ScheduleStore) -> None:
         """So that renewing it is enough to notice changes."""
         before = store.lease("a", 1.0).revision
-        revision = store.save([(made("a"), None)]).revision
+        revision = store.save([(new_schedule("a"), None)]).revision
         assert before < revision == store.lease("a", 1.0).revision == store.load().revision
 
     def test_two_connections_share_the_data(
@@ -243,8 +249,8 @@ class ScheduleStoreSuite:
     ) -> None:
         """Schedules, versions and the lease."""
         assert store.identity == other.identity
-        store.save([(made("a"), None)])
-        row = Progress("a", known(other, "a").version, 5.0, None, "")
+        store.save([(new_schedule("a"), None)])
+        row = Progress("a", stored_schedule(other, "a").version, 5.0, None, "")
         assert sorted([*store.advance([row]).done, *other.advance([row]).done]) == [False, True]
         assert store.lease("x", 1.0).held
         assert not other.lease("y", 1.0).held

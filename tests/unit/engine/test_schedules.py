@@ -12,7 +12,7 @@ from eventmq.engine.tables import SCHEDULE_TABLES
 from eventmq.plugins.database import SqliteRows, connect, definitions
 from eventmq.schedule import Progress
 from eventmq.store.reads import LoadSchedules
-from eventmq.testing.suites.schedule_store import made
+from eventmq.testing.suites.schedule_store import new_schedule
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def table():
 
 
 def rows_of(*names, version=None):
-    return [(pack_row(made(name)), version) for name in names]
+    return [(pack_row(new_schedule(name)), version) for name in names]
 
 
 @pytest.mark.parametrize("portion", [1, 2, 3, 4, 7])
@@ -64,5 +64,5 @@ def test_removed_ones_make_room_for_others(table, monkeypatch):
     assert table.remove("a", 1) == (True, 3)
     assert table.remove("a", None) == (False, 3)
     assert table.save(rows_of("c", "a"))[0] == ["done", "full"]
-    assert table.put(made("a"), 1.0) == ("full", 4)
-    assert table.put(made("b"), 1.0) == ("same", 4)
+    assert table.put(new_schedule("a"), 1.0) == ("full", 4)
+    assert table.put(new_schedule("b"), 1.0) == ("same", 4)
