@@ -266,7 +266,7 @@ class BrokerCore:
                 state.update_limits(job.headers, job.seq)
                 if job.deaths:
                     state.suspects.add(job)
-                state.leased(job, (session, lease, position), again=True)
+                state.leased(job, (session, lease, position), recovered=True)
         if not open_jobs:
             self.outcomes.close(session, lease)
 
@@ -445,7 +445,7 @@ class BrokerCore:
         state = self.state
         state.now = now
         heartbeats = self.heartbeats
-        if heartbeats.due is not None or now >= heartbeats.next_beat:
+        if heartbeats.probe_at is not None or now >= heartbeats.next_beat:
             heartbeats.run()
         if caught_up and now - self._ticked >= state.limits.lease_interval / 2:
             self._ticked = now
@@ -488,7 +488,7 @@ class BrokerCore:
     def idle(self, now: float) -> None:
         """Keep the peers of a standby: send HEARTBEATs, and drop silent peers."""
         self.state.now = now
-        if self.heartbeats.due is not None or now >= self.heartbeats.next_beat:
+        if self.heartbeats.probe_at is not None or now >= self.heartbeats.next_beat:
             self.heartbeats.run()
         if now - self._ticked >= self.state.limits.lease_interval / 2:
             self._ticked = now
@@ -502,7 +502,7 @@ class BrokerCore:
         deadlines = (
             state.next_ready_at, state.next_deadline, self.dispatch.ready_at,
             transient.next_ready_at if transient.delayed or transient.by_wall else None,
-            self.heartbeats.due, self.sessions.next_grace_end, self.waiters.next_receipt,
+            self.heartbeats.probe_at, self.sessions.next_grace_end, self.waiters.next_receipt,
         )  # fmt: skip
         for deadline in deadlines:
             if deadline is not None and deadline < tick_at:

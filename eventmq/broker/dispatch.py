@@ -213,9 +213,9 @@ class Dispatch:
         state.subqueue_counts.coming.clear()
         limiters = state.limiters
         if limiters.changed:  # by the leases of this tick
-            again = set(limiters.changed)
+            changed = set(limiters.changed)
             write = SaveLimits(limiters.take_rows())
-            state.write(write, lambda _: None, lambda: limiters.changed.update(again))
+            state.write(write, lambda _: None, lambda: limiters.changed.update(changed))
 
     @property
     def ready_at(self) -> float | None:
@@ -228,9 +228,7 @@ class Dispatch:
             for name, limiter in state.limiters.of_queues.items()
             if name in state.busy
         ]
-        return min(
-            (due for due in (*times, state.limiters.ready_at) if due is not None), default=None
-        )
+        return min((at for at in (*times, state.limiters.ready_at) if at is not None), default=None)
 
     def _dispatch(self) -> None:
         state = self.state
@@ -267,10 +265,10 @@ class Dispatch:
                 options = self._options(session, ready)
                 if options:
                     votes.setdefault(session.choose(options), []).append(session)
-        again = False
+        more = False
         for name, sessions in votes.items():
-            again |= self._lease_among(state.queues[name], sessions)
-        return again
+            more |= self._lease_among(state.queues[name], sessions)
+        return more
 
     def _options(self, session: Session, ready: set[str]) -> list[tuple[int, str]]:
         queues = self.state.queues
@@ -308,15 +306,15 @@ class Dispatch:
             return self._lease(queue, sessions[0])
         views = [WorkerView(s.id, s.credit, len(s.leases)) for s in sessions]
         by_id = {session.id: session for session in sessions}
-        again = False
+        more = False
         # Choose no more sessions than jobs: the strategy counts a chosen session as used.
         waiting = len(queue) + len(queue.arriving)
         chosen = self.routing.choose(queue.name, views, max(1, min(len(sessions), waiting)))
         if self.affinity is not None:  # jobs may be meant for any session
             chosen = list(dict.fromkeys([*chosen, *by_id]))
         for session_id in chosen:
-            again |= self._lease(queue, by_id[session_id])
-        return again
+            more |= self._lease(queue, by_id[session_id])
+        return more
 
     # Leases
 

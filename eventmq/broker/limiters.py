@@ -185,28 +185,28 @@ class Limiters:
         """Return the limiter of a task and key, making it if it is new."""
         return self.of.setdefault(key, Limiter(key))
 
-    def leased(self, job: JobRecord, now: float, *, again: bool = False) -> None:
+    def leased(self, job: JobRecord, now: float, *, recovered: bool = False) -> None:
         """Count a leased job.
 
         Args:
             job: The job.
             now: Store time.
-            again: Its tokens were taken when it was leased in an earlier run of the broker.
+            recovered: Its tokens were taken when it was leased in an earlier run of the broker.
         """
         both = (self.of.get(subqueue_of(job.headers)), self.of_queues.get(job.queue))
         limiters = tuple(limiter for limiter in both if limiter is not None)
         if limiters:
             self.counted[job.id] = limiters
         for limiter in limiters:
-            self._count(limiter, now, again=again)
+            self._count(limiter, now, recovered=recovered)
 
     def leased_before(self, job: JobRecord, limiter: Limiter, now: float) -> None:
         """Count a job that was leased before its limiter was made."""
         self.counted[job.id] = (limiter, *self.counted.get(job.id, ()))
-        self._count(limiter, now, again=True)
+        self._count(limiter, now, recovered=True)
 
-    def _count(self, limiter: Limiter, now: float, *, again: bool) -> None:
-        if again:
+    def _count(self, limiter: Limiter, now: float, *, recovered: bool) -> None:
+        if recovered:
             limiter.running += 1
             return
         limiter.acquire(now)

@@ -89,7 +89,7 @@ class ScheduleCalls:
             self._store(peer, message, self._read(message), done)
 
     def _store(
-        self, peer: Peer, message: Message, made: Schedule, done: Callable[[], None]
+        self, peer: Peer, message: Message, schedule: Schedule, done: Callable[[], None]
     ) -> None:
         state = self.state
 
@@ -98,11 +98,13 @@ class ScheduleCalls:
             if code == "full":
                 state.error(peer, message.id, "store-full", "the broker stores no more schedules")
                 return
-            if made.legacy and (chosen := self._choose()) is not None:
-                self._send_schedule(chosen, made, message.id, repeated=False)
+            if schedule.legacy and (chosen := self._choose()) is not None:
+                self._send_schedule(chosen, schedule, message.id, repeated=False)
             done()
 
-        state.write(PutSchedule(made, state.wall), settle, self.state.tell_undone(peer, message.id))
+        state.write(
+            PutSchedule(schedule, state.wall), settle, self.state.tell_undone(peer, message.id)
+        )
 
     def _unschedule(
         self, peer: Peer, message: Message, name: str, done: Callable[[], None]
@@ -126,12 +128,12 @@ class ScheduleCalls:
         if max(len(message.body) - limits.max_schedule, len(message.queue) - limits.max_id) > 0:
             text = f"a schedule has at most {limits.max_schedule} bytes in its body and "
             raise ProtocolError(f"{text}{limits.max_id} characters in its queue", code="too-large")
-        made = read_schedule(message)
+        schedule = read_schedule(message)
         try:
-            self.check(made.trigger)
+            self.check(schedule.trigger)
         except EventMQError as error:
             raise ProtocolError(str(error), code="bad-trigger") from error
-        return made
+        return schedule
 
     # Legacy schedulers
 
@@ -161,29 +163,29 @@ class ScheduleCalls:
         def read(page: ScheduleRows) -> None:
             for row in page.rows:
                 try:
-                    made = Schedule.read(row.name, unpack(row.definition, "a schedule"))
+                    schedule = Schedule.read(row.name, unpack(row.definition, "a schedule"))
                 except (EventMQError, TypeError):
                     continue  # from a newer version; our schedulers log it
-                if made.legacy and made.enabled:
-                    self._send_schedule(peer, made, self.state.message_id(), repeated=True)
+                if schedule.legacy and schedule.enabled:
+                    self._send_schedule(peer, schedule, self.state.message_id(), repeated=True)
             if page.more:
                 self._send_all(peer, page.revision)
 
         self.state.write(LoadSchedules(after, _PAGE, source="wire", scan=True), read)
 
     def _send_schedule(
-        self, peer: Peer, made: Schedule, message_id: str, *, repeated: bool
+        self, peer: Peer, schedule: Schedule, message_id: str, *, repeated: bool
     ) -> None:
         """Send a SCHEDULE, unless this session has it; a repeated one does not fire at once."""
-        content = (made.queue, *made.sent)
-        if peer.sent_schedules.get(made.name) == content:
+        content = (schedule.queue, *schedule.sent)
+        if peer.sent_schedules.get(schedule.name) == content:
             return
-        peer.sent_schedules[made.name] = content
-        headers, *more = made.sent
-        if repeated and not made.nohaste:
+        peer.sent_schedules[schedule.name] = content
+        headers, *more = schedule.sent
+        if repeated and not schedule.nohaste:
             headers = f"{headers},nohaste" if headers else "nohaste"
         interval, cron = more or (None, None)
-        message = Message(message_id, made.queue, headers, made.body, interval, cron)
+        message = Message(message_id, schedule.queue, headers, schedule.body, interval, cron)
         self.state.send(peer, message.frames())
 
     # Calls
@@ -221,18 +223,18 @@ class ScheduleCalls:
                 [str(name), int(), float() | int() | None, int() | None, str(), bytes()],
                 int() | None as expected,
             ]:
-                made = ScheduleRow(*row[0])
+                stored_row = ScheduleRow(*row[0])
             case _:
                 text = "a row is [name, version, last_fire_time, remaining, last_job, definition]"
                 raise ProtocolError(f"{text} and the expected version", code="bad-arguments")
         try:
-            definition = unpack(made.definition, "the definition")
+            definition = unpack(stored_row.definition, "the definition")
             if has_nul(definition):
                 raise ProtocolError("the definition has a NUL character", code="bad-arguments")
             self.check(Schedule.read(name, definition).trigger)
         except (EventMQError, TypeError) as error:
             raise ProtocolError(str(error), code="bad-arguments") from error
-        return made, expected
+        return stored_row, expected
 
     def _advance(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         rows = []

@@ -143,12 +143,12 @@ class Sessions:
     def _cancel_revoked(self, peer: Peer, session: Session, held: tuple[int, ...]) -> None:
         """Cancel the deliveries that a returned session lost while it was given up."""
         state = self.state
-        given_up = self.revoked.take(session, held) + state.suspects.returned(session, held)
+        given_up = self.revoked.pop(session, held) + state.suspects.returned(session, held)
         for job_id, delivery in given_up:
             self._cancel(peer, job_id, delivery, "the session was given up")
             # The worker was only disconnected: the job has not killed it.
             state.suspects.absolve(job_id, delivery, state.jobs.get(job_id))
-        unconfirmed = self.revoked.take_unconfirmed(session, held)
+        unconfirmed = self.revoked.pop_unconfirmed(session, held)
         if unconfirmed:  # the broker may have been killed before it sent CANCEL
 
             def settle(rows: Mapping[str, JobRow]) -> None:
@@ -212,8 +212,8 @@ class Sessions:
     def session_id(self, peer: Peer, features: Features | None) -> str:
         """Return the id of the session that a worker begins or resumes with INFORM."""
         key = peer.key
-        made = f"{LEGACY_PREFIX}{self.state.epoch}.{key.port}.{key.identity.hex()}"
-        return (features.session if features else "") or made
+        generated = f"{LEGACY_PREFIX}{self.state.epoch}.{key.port}.{key.identity.hex()}"
+        return (features.session if features else "") or generated
 
     def _session(self, peer: Peer, features: Features | None) -> Session:
         """Return the session of a peer, making it if it is new, and connect the two."""
@@ -512,8 +512,8 @@ class Heartbeats:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        #: Time at which `run` must probe, 0.0 for at once, None if no connection was lost.
-        self.due: float | None = None
+        #: Time from which `run` must probe, 0.0 for at once, None if no connection was lost.
+        self.probe_at: float | None = None
         #: Time at which `run` must send HEARTBEATs.
         self.next_beat = 0.0
         #: Whether a connection was lost since the last `run`.
@@ -529,7 +529,7 @@ class Heartbeats:
         HEARTBEAT; if that fails, the grace of its session begins.
         """
         self._lost = True
-        self.due = 0.0
+        self.probe_at = 0.0
 
     def shift(self, seconds: float) -> None:
         """Move every timestamp: the broker was suspended, or store time jumped."""
@@ -538,7 +538,7 @@ class Heartbeats:
         self._probed_at += seconds
         if self._next_probe is not None:
             self._next_probe += seconds
-        self.due = 0.0 if self._lost else self._next_probe
+        self.probe_at = 0.0 if self._lost else self._next_probe
 
     def run(self) -> None:
         """Send the HEARTBEATs and probes that are due."""
@@ -554,7 +554,7 @@ class Heartbeats:
             self._probed_at = now
             # The ROUTER may not have noticed the last loss yet.
             self._next_probe = now + _PROBE_EVERY if now < self._lost_at + _SETTLE else None
-        self.due = self._next_probe
+        self.probe_at = self._next_probe
         if now >= self.next_beat:
             self.next_beat = now + self.state.limits.lease_interval / 2
             self._beat()
@@ -652,7 +652,7 @@ class Revoked:
         """Record a delivery that ended before a restart; its session may not know that."""
         self._unconfirmed.setdefault(session.id, []).append((number, job_id, delivery))
 
-    def take_unconfirmed(self, session: Session, held: Iterable[int]) -> dict[str, int]:
+    def pop_unconfirmed(self, session: Session, held: Iterable[int]) -> dict[str, int]:
         """Return and forget the unconfirmed cancels of chunks that a session holds.
 
         Returns:
@@ -665,7 +665,7 @@ class Revoked:
         """Forget the unconfirmed cancels of a session that never came back."""
         self._unconfirmed.pop(session.id, None)
 
-    def take(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
+    def pop(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
         """Return and forget the deliveries of chunks that the session still holds."""
         numbers = set(held)
         cancelled = self._cancelled.pop(session.id, ())

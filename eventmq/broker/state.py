@@ -104,7 +104,7 @@ class State:
     without_owner: Callable[[], float] = field(default=lambda: 0.0)
     queues: dict[str, Queue] = field(default_factory=dict)
     #: Maker (`Peer.maker`) -> number of queues that it created and that no other peer uses.
-    made: Counter[object] = field(default_factory=Counter)
+    queue_makers: Counter[object] = field(default_factory=Counter)
     subqueue_counts: SubqueueCounts = field(default_factory=SubqueueCounts)
     #: Queues that may have jobs to dispatch, in memory or in the store.
     busy: dict[str, Queue] = field(default_factory=dict)
@@ -315,7 +315,7 @@ class State:
                 f"the queue {name!r} would be one more than the {limits.max_queues} queues of this "
                 f"broker (setting max_queues); {ends}"
             )
-        if self.made[peer.maker] + more >= limits.max_new_queues:
+        if self.queue_makers[peer.maker] + more >= limits.max_new_queues:
             return (
                 f"the queue {name!r} would be one more than the {limits.max_new_queues} that one "
                 f"{kind} may begin (setting max_new_queues); {ends}"
@@ -328,15 +328,15 @@ class State:
         for name in names:
             if name not in self.queues:
                 self.queue(name).maker = maker
-                self.made[maker] += 1
+                self.queue_makers[maker] += 1
 
     def disown(self, queue: Queue) -> None:
         """Stop counting a queue for its maker."""
         maker, queue.maker = queue.maker, None
         if maker is not None:
-            self.made[maker] -= 1
-            if self.made[maker] <= 0:
-                del self.made[maker]
+            self.queue_makers[maker] -= 1
+            if self.queue_makers[maker] <= 0:
+                del self.queue_makers[maker]
 
     def forget_queue(self, queue: Queue) -> None:
         """Forget a queue that is not used."""
@@ -474,13 +474,13 @@ class State:
                 self.limiters.leased_before(job, limiter, self.now)
 
     def leased(
-        self, job: JobRecord, entry: tuple[Session, Lease, int], *, again: bool = False
+        self, job: JobRecord, entry: tuple[Session, Lease, int], *, recovered: bool = False
     ) -> None:
-        """Record that a job is leased; ``again`` if an earlier run of the broker leased it."""
+        """Record that a job is leased; ``recovered`` if an earlier run of the broker did."""
         self.running[job.id] = entry
         self.queues[job.queue].running += 1
         if self.limiters.of or self.limiters.of_queues:
-            self.limiters.leased(job, self.now, again=again)
+            self.limiters.leased(job, self.now, recovered=recovered)
 
     # hot loop: python -m benchmarks drain
     def leased_all(

@@ -430,12 +430,12 @@ def _operated(
     act, kind = audit.act, _ACTION_KINDS.get(action)
     # Without an actor, the event of the operation adds nothing to the events of the jobs.
     if act is not None and not recorded and (act.actor or kind is None):
-        yield from _acted(act, _changed(_OPERATION, affected.jobs, audit.at))
+        yield from _add_act(act, _changed(_OPERATION, affected.jobs, audit.at))
     if kind is not None:
-        yield from _acted(act, _changed(kind, affected.jobs, audit.at))
+        yield from _add_act(act, _changed(kind, affected.jobs, audit.at))
 
 
-def _acted(act: Act | None, blocks: Iterable[Block]) -> Iterator[Block]:
+def _add_act(act: Act | None, blocks: Iterable[Block]) -> Iterator[Block]:
     """Add operation and actor to events."""
     for block in blocks:
         if act is not None:

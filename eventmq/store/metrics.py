@@ -213,8 +213,8 @@ class JobMetrics:
         # A queue or task with the name `OTHER` is counted there, since two rows would share a name.
         if label == queue and OTHER not in key:
             if len(self._own) < self.limits.max_tasks:
-                self._own[key] = made = _TaskMetrics(queue, task, self.limits)
-                return made
+                self._own[key] = metrics = _TaskMetrics(queue, task, self.limits)
+                return metrics
             self._reach("max_tasks", f"{queue}/{task}")
         other = (label, OTHER)
         if other not in self._others:
@@ -246,12 +246,12 @@ class JobMetrics:
                     self._add_times(metrics, block)
                     continue
                 # One job: `waits_of` without lists.
-                ready, ran, at = common.get(Field.READY), common[Field.RAN], common[Field.AT]
-                if 0.0 <= ran < _LONGEST:
-                    metrics.runs.add(ran)
+                ready, run_time, at = common.get(Field.READY), common[Field.RAN], common[Field.AT]
+                if 0.0 <= run_time < _LONGEST:
+                    metrics.runs.add(run_time)
                     if ready:
                         began = max(
-                            start if start <= at else at - ran, common.get(Field.LEASED, ready)
+                            start if start <= at else at - run_time, common.get(Field.LEASED, ready)
                         )
                         metrics.waits.add(max(0.0, began - ready))
 

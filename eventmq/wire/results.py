@@ -491,14 +491,14 @@ def _make(kind: type[Exception], remote: RemoteError, find: FindClass) -> Except
         arguments = (*(remote.arguments or (remote.message,))[:1], members)
     else:
         arguments = (remote.message,) if remote.arguments is None else remote.arguments
-    made: Exception = _native(kind, "__new__")(kind, *arguments)
-    _native(kind, "__init__")(made, *arguments)
+    exception: Exception = _native(kind, "__new__")(kind, *arguments)
+    _native(kind, "__init__")(exception, *arguments)
     for name, value in (remote.state or {}).items():
         if _is_settable(name):
-            _set(made, name, value)
-    if isinstance(made, JobFailed):
-        made.note_traceback()
-    return made
+            _set(exception, name, value)
+    if isinstance(exception, JobFailed):
+        exception.note_traceback()
+    return exception
 
 
 def _stand_in(member: RemoteError) -> JobFailed:
@@ -510,10 +510,10 @@ def _stand_in(member: RemoteError) -> JobFailed:
     )
 
 
-def _set(made: Exception, name: str, value: object) -> None:
-    field = getattr_static(type(made), name, None)
+def _set(exception: Exception, name: str, value: object) -> None:
+    field = getattr_static(type(exception), name, None)
     if isinstance(field, _FIELDS):
         with suppress(AttributeError, TypeError):  # it is read-only, or refuses the value
-            field.__set__(made, value)
+            field.__set__(exception, value)
     else:
-        vars(made)[name] = value
+        vars(exception)[name] = value

@@ -145,12 +145,12 @@ class KeyRing(Generic[GrantT]):
             return self.grants
         with self._lock:
             self._refresh_at = now + REFRESH_EVERY
-            again, self._rereads = self._rereads, False
-            if again:
+            reread, self._rereads = self._rereads, False
+            if reread:
                 self._check_own()
             try:
                 seen = self._scan()
-                if again or seen != self._seen:
+                if reread or seen != self._seen:
                     self.grants = self._read([self._clients / name for name, *_ in seen])
                     self._seen = seen
                     logger.info("%d keys are authorised", len(self.grants))

@@ -125,7 +125,7 @@ class InputFetcher:
         self.kept: dict[int, tuple[list[str], int]] = {}
         #: Id of the unanswered CALL, "" for none, and monotonic time at which it is sent again.
         self._call = ""
-        self._due = 0.0
+        self._resend_at = 0.0
         self._registrations = 0
 
     # From the manager
@@ -159,7 +159,7 @@ class InputFetcher:
 
     def next_tick(self) -> float:
         """Return when `tick` has something to do."""
-        return self._due if self._call and self._session.online else float("inf")
+        return self._resend_at if self._call and self._session.online else float("inf")
 
     def tick(self, now: float) -> None:
         """Request the next page, or repeat a request; remove the inputs of ended jobs."""
@@ -171,7 +171,7 @@ class InputFetcher:
         if not self._call:
             if sum(size for _, size in self.kept.values()) < MAX_SPOOL_BYTES:
                 self._request_page(now)
-        elif reconnected or now >= self._due:
+        elif reconnected or now >= self._resend_at:
             self._request_page(now)
 
     def _drop_ended(self) -> None:
@@ -201,7 +201,7 @@ class InputFetcher:
         arguments = {"id": entry.id, "delivery": entry.delivery, "cursor": fetch.cursor}
         self._registrations = self._session.registrations
         self._call = self._session.new_id()
-        self._due = now + RESEND_AFTER
+        self._resend_at = now + RESEND_AFTER
         call = commands.Call(self._call, "inputs", pack(arguments))
         self._session.outbox.append(call.frames())
 
@@ -394,11 +394,11 @@ class SpoolDirectory:
 
     def _make(self) -> None:
         """Make the directory, locked before it gets its final name; remove unused ones."""
-        made = Path(tempfile.mkdtemp(prefix=_NEW, dir=self.path.parent))
-        self._lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        directory = Path(tempfile.mkdtemp(prefix=_NEW, dir=self.path.parent))
+        self._lock = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-        made.rename(self.path)
+        directory.rename(self.path)
         for other in self.path.parent.glob(f"{_PREFIX}*"):
             _remove_unused(other)
 

@@ -104,7 +104,7 @@ class ConnectionLog:
         self._warned = False
         self._answered = False
         self._warn_every = WARN_AFTER
-        self._due = 0.0
+        self._warn_at = 0.0
         self._refusal = ""
 
     def handshake_failed(self, address: str, why: str) -> None:
@@ -134,7 +134,7 @@ class ConnectionLog:
             self._absent_since = now
             self._warned = self._answered = False
             self._warn_every = WARN_AFTER
-            self._due = now + WARN_AFTER
+            self._warn_at = now + WARN_AFTER
         if broken and not self._warned and not self._never_connected:
             self._warned = True
             _log.warning(
@@ -142,12 +142,12 @@ class ConnectionLog:
                 "answered when the broker is back", address,
             )  # fmt: skip
         self._answered = received or (self._answered and not broken)
-        if now >= self._due:
+        if now >= self._warn_at:
             self._warn_absent(now, address, now - self._absent_since)
 
     def _warn_absent(self, now: float, address: str, seconds: float) -> None:
         self._warn_every = min(MAX_WARN_EVERY, 2 * self._warn_every)
-        self._due = now + self._warn_every
+        self._warn_at = now + self._warn_every
         if self._answered or self._refusal:  # the session logs why the broker refuses this worker
             return
         self._warned = True
@@ -196,10 +196,10 @@ class ListenerLink:
                     break
                 allowed = listener.receive(frames, now) and allowed
         if link.monitor_fd in ready:
-            for made in link.connections():
-                if made and self.broken:
+            for connected in link.connections():
+                if connected and self.broken:
                     listener.connected(now)
-                self.broken = not made
+                self.broken = not connected
         listener.tick(now)
         while listener.outbox and link.send(listener.outbox[0]):
             del listener.outbox[0]
@@ -519,9 +519,9 @@ class WorkerRunner:
     def _reconnected(self, link: Link) -> bool:
         """Return whether a lost connection is back; the broker may be a new one."""
         reconnected = False
-        for made in link.connections():
-            reconnected = made and (self._broken or reconnected)
-            self._broken = not made
+        for connected in link.connections():
+            reconnected = connected and (self._broken or reconnected)
+            self._broken = not connected
         return reconnected
 
     def _new_manager(self) -> JobManager:

@@ -348,12 +348,12 @@ class Replies:
 
     def to_resend(self, now: float, *, everything: bool = False) -> list[list[bytes]]:
         """Return the messages to send again now."""
-        again = []
+        messages = []
         for sent in self._sent.values():
             if everything or now - sent.at >= RESEND_AFTER:
                 sent.at = now
-                again.append(sent.frames)
-        return again
+                messages.append(sent.frames)
+        return messages
 
     def oldest(self) -> float | None:
         """Return the earliest time at which a kept message was last sent, None without messages."""
@@ -707,7 +707,7 @@ class OwnerListener:
         self.outbox: list[list[bytes]] = []
         self._session = session
         self._sent = 0
-        self._due = 0.0
+        self._inform_at = 0.0
         self._last_seen = 0.0
 
     @property
@@ -721,7 +721,7 @@ class OwnerListener:
     def connected(self, now: float) -> None:
         """Inform the broker over a new connection."""
         self.lost = False
-        self._last_seen = self._due = now
+        self._last_seen = self._inform_at = now
 
     def receive(self, frames: Sequence[bytes], now: float) -> bool:
         """Handle a message; return False if only the owner may send it to a worker."""
@@ -729,7 +729,7 @@ class OwnerListener:
         try:
             match commands.decode(frames):
                 case commands.Ack(extra=bytes() as features):
-                    self._due = now + self._session.info.heartbeat
+                    self._inform_at = now + self._session.info.heartbeat
                     self._register(Features.parse(features.decode()).owner)
                 case commands.Heartbeat(status=str() as status):
                     self._register(OwnerInfo.of_heartbeat(status))
@@ -748,8 +748,8 @@ class OwnerListener:
         """Do what is due."""
         info = self._session.info
         self.lost = self.lost or now - self._last_seen > info.heartbeat_timeout
-        if now >= self._due:
-            self._due = now + INFORM_EVERY
+        if now >= self._inform_at:
+            self._inform_at = now + INFORM_EVERY
             self._sent += 1
             features = Features(name=info.name).format()
             inform = commands.Inform(f"o{self._sent:x}", "", "client", features)
@@ -757,7 +757,7 @@ class OwnerListener:
 
     def next_tick(self) -> float:
         """Return the time of the next `tick`."""
-        return min(self._due, self._last_seen + self._session.info.heartbeat_timeout)
+        return min(self._inform_at, self._last_seen + self._session.info.heartbeat_timeout)
 
 
 @dataclass(slots=True, eq=False)

@@ -312,14 +312,14 @@ class Autoscaler:
     def _decide(self, now: float, mean: float) -> None:
         full = FULL_SHARE if self.waiting is None else BUSY_SHARE
         if mean > full * self.size and self.size < self._max_slots:
-            self.size = min(self._max_slots, self.size + self._more())
+            self.size = min(self._max_slots, self.size + self._slots_to_add())
         needed = math.ceil(mean - (1.0 - FULL_SHARE)) + 1
         if needed >= self.size or self.size <= self._min_slots:
             self._needed_at = now
         elif now - self._needed_at >= SHRINK_AFTER:
             self.size -= 1
 
-    def _more(self) -> int:
+    def _slots_to_add(self) -> int:
         """Return how many slots to add: one per waiting job, or half if that is not known."""
         if self.waiting is None:
             return max(1, self.size // 2)

@@ -125,7 +125,7 @@ def test_a_connection_that_is_lost_right_before_a_look_is_looked_for_again(
     broker.unreachable.add(b"w1")
     after(broker, APART)
     assert broker.core.state.sessions["one"].peer is None
-    assert broker.core.heartbeats.due is None
+    assert broker.core.heartbeats.probe_at is None
 
 
 def test_a_loss_that_is_heard_at_the_end_of_a_turn_wakes_the_next_one(broker: Broker) -> None:
@@ -136,7 +136,7 @@ def test_a_loss_that_is_heard_at_the_end_of_a_turn_wakes_the_next_one(broker: Br
     broker.tick()
     assert broker.core.next_tick(now) == at(now + SETTLE)
     after(broker, SETTLE)
-    assert broker.core.heartbeats.due is None
+    assert broker.core.heartbeats.probe_at is None
 
 
 def test_no_peer_is_given_up_while_something_waits_to_be_read(broker: Broker) -> None:
@@ -178,7 +178,7 @@ def test_a_stop_of_the_broker_moves_the_look_and_the_end_of_the_grace(broker: Br
         broker.tick()
 
     leap()
-    assert broker.core.heartbeats.due == at(broker.clock.now() + SETTLE)
+    assert broker.core.heartbeats.probe_at == at(broker.clock.now() + SETTLE)
     after(broker, SETTLE)
     leap()
     assert broker.core.sessions.next_grace_end == at(broker.clock.now() + 0.5)
