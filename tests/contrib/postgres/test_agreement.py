@@ -74,11 +74,11 @@ def test_a_broker_with_other_settings_ends_and_says_which(brokers, monkeypatch):
     assert (1, "") == (ended.returncode, ended.stdout)
     assert "dedupe_window = 86400.0 and not 60.0" in ended.stderr
     assert 'queue_limits = [] and not [["mail", "5/s", 0]]' in ended.stderr
-    found = brokers.run("store", "check", *store)
-    assert 1 == found.returncode
-    assert "dedupe_window" in found.stdout
-    taken = brokers.run("store", "accept-settings", *store)
-    assert (0, 2) == (taken.returncode, len(taken.stdout.splitlines()))
+    check = brokers.run("store", "check", *store)
+    assert 1 == check.returncode
+    assert "dedupe_window" in check.stdout
+    accepted = brokers.run("store", "accept-settings", *store)
+    assert (0, 2) == (accepted.returncode, len(accepted.stdout.splitlines()))
     assert 0 == brokers.run("store", "check", *store).returncode
     other = Brokers(brokers.folder, brokers.url)
     try:
@@ -90,8 +90,10 @@ def test_a_broker_with_other_settings_ends_and_says_which(brokers, monkeypatch):
 def test_the_store_is_made_by_a_command(brokers):
     store = ("--store", brokers.url)
     assert 1 == brokers.run("store", "check", *store).returncode
-    made = brokers.run("store", "init", *store)
-    assert (0, True) == (made.returncode, "is made" in made.stdout), made.stderr
+    initialized = brokers.run("store", "init", *store)
+    assert (0, True) == (initialized.returncode, "was created" in initialized.stdout), (
+        initialized.stderr
+    )
     for name in ("check", "contract", "accept-restore"):
         assert 0 == brokers.run("store", name, *store).returncode
     brokers.start_broker()

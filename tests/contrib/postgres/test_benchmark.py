@@ -25,10 +25,10 @@ def test_the_row_measures_each_part_and_loses_nothing(
     postgres: support.Server, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager
-    def given(_: Path) -> Iterator[Server]:
+    def running_server(_: Path) -> Iterator[Server]:
         yield Server(database_url, postgres.pid)
 
-    monkeypatch.setattr(row, "postgresql", given)
+    monkeypatch.setattr(row, "postgresql", running_server)
     figures = Figures("postgres", row.GOALS["postgres"], sizes=_SIZES)
     row.postgres(figures)
     assert set(row.GOALS["postgres"]) <= set(figures.series)

@@ -64,8 +64,10 @@ def test_jobs_run_by_a_broker_with_a_store_in_postgresql(brokers):
     assert work.delay(21).get(DEADLINE) == 21
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-def test_a_standby_takes_over(brokers, how):
+@pytest.mark.parametrize(
+    "signal_number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"]
+)
+def test_a_standby_takes_over(brokers, signal_number):
     """Each receipt holds: what was accepted by the one is done by the other."""
     first = brokers.start_broker(0)
     brokers.start_broker(1)
@@ -73,7 +75,7 @@ def test_a_standby_takes_over(brokers, how):
     _, work = tasks(brokers)
     assert work.delay(-1).get(DEADLINE) == -1
     jobs = [work.delay(n) for n in range(200)]
-    first.send_signal(how)
+    first.send_signal(signal_number)
     first.wait(DEADLINE)
     began = time.monotonic()
     assert work.delay(1000).get(DEADLINE) == 1000

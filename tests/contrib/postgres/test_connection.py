@@ -79,8 +79,8 @@ def test_a_session_has_the_settings_that_the_tables_need(postgres, database_url)
     }
     with connect(Database.of(database_url, "shop"), "results") as connection:
         assert connection.autocommit
-        found = {name: connection.execute(f"SHOW {name}").fetchone()[0] for name in expected}
-    assert expected == found
+        actual = {name: connection.execute(f"SHOW {name}").fetchone()[0] for name in expected}
+    assert expected == actual
 
 
 def test_settings_of_a_session_can_be_others(database_url):
@@ -143,14 +143,14 @@ def test_of_several_hosts_each_has_its_share_of_the_time(postgres, database_url)
         with connect(Database.of(url.format(postgres.port)), "test") as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
             assert connection.autocommit
-        said = refusal(url.format(port) + "?connect_timeout=1", DatabaseUnavailable)
+        message = refusal(url.format(port) + "?connect_timeout=1", DatabaseUnavailable)
         assert time.monotonic() - before < 6
-    assert said.count(f"127.0.0.1:{port}: timeout expired") == 1
-    said = refusal(
+    assert message.count(f"127.0.0.1:{port}: timeout expired") == 1
+    message = refusal(
         f"postgresql://127.0.0.1:{free_port()},nowhere.invalid/shop", DatabaseUnavailable
     )
-    assert "Connection refused" in said
-    assert said.endswith("check the name of the host")
+    assert "Connection refused" in message
+    assert message.endswith("check the name of the host")
 
 
 # What it is refused for
@@ -158,9 +158,9 @@ def test_of_several_hosts_each_has_its_share_of_the_time(postgres, database_url)
 
 def test_a_host_that_does_not_answer():
     url = f"postgresql://guest:{QUOTED}@127.0.0.1:{free_port()}/shop"
-    said = refusal(url, DatabaseUnavailable)
-    assert said.startswith("cannot connect to postgresql://guest@127.0.0.1:")
-    assert said.endswith(
+    message = refusal(url, DatabaseUnavailable)
+    assert message.startswith("cannot connect to postgresql://guest@127.0.0.1:")
+    assert message.endswith(
         "Connection refused; start the server, or check listen_addresses and the port"
     )
 
@@ -169,8 +169,8 @@ def test_a_host_that_says_nothing():
     """It takes connections, and no one is there to answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://guest:{QUOTED}@127.0.0.1:{silent.getsockname()[1]}/shop"
-        said = refusal(f"{url}?connect_timeout=2", DatabaseUnavailable)
-    assert said.endswith("timeout expired; check the address, and the firewalls before it")
+        message = refusal(f"{url}?connect_timeout=2", DatabaseUnavailable)
+    assert message.endswith("timeout expired; check the address, and the firewalls before it")
 
 
 def test_a_server_that_says_nothing_in_a_session(database_url):
@@ -190,24 +190,30 @@ def test_a_server_that_says_nothing_in_a_session(database_url):
 
 
 def test_a_host_without_address():
-    said = refusal(f"postgresql://guest:{QUOTED}@nowhere.invalid/shop", DatabaseUnavailable)
-    assert said.startswith("cannot connect to postgresql://guest@nowhere.invalid/shop: failed to")
-    assert said.endswith("; check the name of the host")
+    message = refusal(f"postgresql://guest:{QUOTED}@nowhere.invalid/shop", DatabaseUnavailable)
+    assert message.startswith(
+        "cannot connect to postgresql://guest@nowhere.invalid/shop: failed to"
+    )
+    assert message.endswith("; check the name of the host")
 
 
 def test_a_wrong_password(postgres, guest):
-    said = refusal(guest.replace(QUOTED, "tell"))
-    assert 'password authentication failed for user "guest"; check user and password' in said
+    message = refusal(guest.replace(QUOTED, "tell"))
+    assert 'password authentication failed for user "guest"; check user and password' in message
 
 
 def test_no_password(guest):
-    said = refusal(guest.replace(f":{QUOTED}", ""))
-    assert said.endswith("no password supplied; name it in the URL, in ~/.pgpass or in PGPASSWORD")
+    message = refusal(guest.replace(f":{QUOTED}", ""))
+    assert message.endswith(
+        "no password supplied; name it in the URL, in ~/.pgpass or in PGPASSWORD"
+    )
 
 
 def test_a_database_that_is_not_there(postgres):
-    said = refusal(postgres.url("nothing"))
-    assert said.endswith('database "nothing" does not exist; make it, or name another in the URL')
+    message = refusal(postgres.url("nothing"))
+    assert message.endswith(
+        'database "nothing" does not exist; make it, or name another in the URL'
+    )
 
 
 def test_too_many_connections(postgres, guest):
@@ -218,9 +224,9 @@ def test_too_many_connections(postgres, guest):
 
 def test_a_version_that_is_too_old(monkeypatch, database_url):
     monkeypatch.setattr(module, "OLDEST", 990_000)
-    said = refusal(database_url)
-    assert said.startswith("postgresql://eventmq@127.0.0.1:")
-    assert said.endswith("; EventMQ needs 99 or later")
+    message = refusal(database_url)
+    assert message.startswith("postgresql://eventmq@127.0.0.1:")
+    assert message.endswith("; EventMQ needs 99 or later")
 
 
 @pytest.mark.parametrize("pool_mode", ["session", "transaction"])
@@ -228,11 +234,11 @@ def test_a_pooler_in_between(postgres, database_url, pool_mode):
     """One that shares sessions would give locks and settings to others."""
     try:
         with pgbouncer(postgres, pool_mode) as port:
-            said = refusal(database_url.replace(f":{postgres.port}", f":{port}"))
+            message = refusal(database_url.replace(f":{postgres.port}", f":{port}"))
     except Unavailable as error:
         pytest.skip(str(error))
-    assert "is a pooler" in said
-    assert said.endswith(": name the server itself")
+    assert "is a pooler" in message
+    assert message.endswith(": name the server itself")
 
 
 @pytest.mark.parametrize(("setting", "act"), [("fsync", "restart"), ("full_page_writes", "reload")])
@@ -240,11 +246,11 @@ def test_a_server_that_may_lose_commits(postgres, database_url, setting, act):
     postgres.configure(**{setting: "off"})
     postgres.reload()
     try:
-        said = refusal(database_url)
+        message = refusal(database_url)
     finally:
         postgres.configure(**{setting: "on"})
         postgres.reload()
-    assert f"runs without {setting}: set {setting} = on in postgresql.conf and {act} it" in said
+    assert f"runs without {setting}: set {setting} = on in postgresql.conf and {act} it" in message
     connect(Database.of(database_url), "test").close()
 
 
@@ -256,16 +262,16 @@ def test_a_replica(postgres, database_url):
         replica.stop()
         (replica.folder / "standby.signal").touch()
         replica.start()
-        said = refusal(replica.url(), DatabaseUnavailable)
-        assert "is a replica, which takes no writes: name the primary" in said
+        message = refusal(replica.url(), DatabaseUnavailable)
+        assert "is a replica, which takes no writes: name the primary" in message
         both = f"postgresql://eventmq@127.0.0.1:{replica.port},127.0.0.1:{postgres.port}/postgres"
         with connect(Database.of(both), "test") as connection:
             assert postgres.port == connection.info.port
         postgres.stop()
         try:
-            said = refusal(both, DatabaseUnavailable)
-            assert f"127.0.0.1:{replica.port}: server is in hot standby mode" in said
-            assert f"127.0.0.1:{postgres.port}: Connection refused" in said
+            message = refusal(both, DatabaseUnavailable)
+            assert f"127.0.0.1:{replica.port}: server is in hot standby mode" in message
+            assert f"127.0.0.1:{postgres.port}: Connection refused" in message
         finally:
             postgres.start()
     finally:
@@ -275,25 +281,25 @@ def test_a_replica(postgres, database_url):
 def test_a_database_that_is_read_only(postgres, database_url):
     name = database_url.rpartition("/")[2]
     postgres.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    said = refusal(database_url, DatabaseUnavailable)
-    assert said.endswith("takes no writes: set default_transaction_read_only = off")
+    message = refusal(database_url, DatabaseUnavailable)
+    assert message.endswith("takes no writes: set default_transaction_read_only = off")
 
 
 def test_a_database_without_unicode(postgres):
     name = postgres.new_database("TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
     try:
-        said = refusal(postgres.url(name))
+        message = refusal(postgres.url(name))
     finally:
         postgres.drop_database(name)
-    assert "has the encoding SQL_ASCII" in said
-    assert said.endswith("CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0")
+    assert "has the encoding SQL_ASCII" in message
+    assert message.endswith("CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0")
 
 
 def test_a_schema_of_others(postgres, guest):
     postgres.sql("CREATE SCHEMA eventmq", database=guest.rpartition("/")[2])
-    said = refusal(guest)
-    assert "guest may not use the schema eventmq of postgresql://guest@127.0.0.1" in said
-    assert "GRANT USAGE, CREATE ON SCHEMA eventmq TO guest" in said
+    message = refusal(guest)
+    assert "guest may not use the schema eventmq of postgresql://guest@127.0.0.1" in message
+    assert "GRANT USAGE, CREATE ON SCHEMA eventmq TO guest" in message
 
 
 # Rights
@@ -310,9 +316,9 @@ def test_who_may_make_no_schema_is_told_what_to_grant(postgres, guest):
     name = guest.rpartition("/")[2]
     with pytest.raises(StoreError) as error:
         make_table(guest)
-    said = str(error.value)
-    assert "has no schema eventmq, and guest may not create it" in said
-    assert f"GRANT CREATE ON DATABASE {name} TO guest" in said
+    message = str(error.value)
+    assert "has no schema eventmq, and guest may not create it" in message
+    assert f"GRANT CREATE ON DATABASE {name} TO guest" in message
     postgres.sql(f"GRANT CREATE ON DATABASE {name} TO guest")
     make_table(guest)
     make_table(guest)
@@ -352,8 +358,8 @@ def test_schemas_are_apart(database_url, schema):
     make_table(database_url, schema)
     with psycopg.connect(database_url) as connection:
         query = "SELECT schemaname FROM pg_tables WHERE tablename = 'made' ORDER BY 1"
-        found = {name for (name,) in connection.execute(query)}
-    assert {"eventmq", schema} == found
+        schemas = {name for (name,) in connection.execute(query)}
+    assert {"eventmq", schema} == schemas
 
 
 @pytest.mark.parametrize(
@@ -390,9 +396,9 @@ def test_a_url_that_cannot_be_read_is_refused_without_showing_a_password(url):
 def test_several_hosts_of_which_one_may_come_back(postgres):
     """What the others say is no reason to give up."""
     url = f"postgresql://eventmq@127.0.0.1:{postgres.port},127.0.0.1:{free_port()}/nothing"
-    said = refusal(url, DatabaseUnavailable)
-    assert f'127.0.0.1:{postgres.port}: database "nothing" does not exist' in said
-    assert ": Connection refused; make it, or name another in the URL; start the server" in said
+    message = refusal(url, DatabaseUnavailable)
+    assert f'127.0.0.1:{postgres.port}: database "nothing" does not exist' in message
+    assert ": Connection refused; make it, or name another in the URL; start the server" in message
 
 
 def test_the_password_is_shown_nowhere():
@@ -410,7 +416,7 @@ def test_a_url_may_leave_out_what_libpq_knows():
 
 
 @pytest.mark.parametrize(
-    ("url", "rest", "found"),
+    ("url", "rest", "options"),
     [
         ("postgresql://h/d", "postgresql://h/d", {}),
         ("postgresql://h/d?schema=a%5Fb", "postgresql://h/d", {"schema": "a_b"}),
@@ -420,8 +426,8 @@ def test_a_url_may_leave_out_what_libpq_knows():
         ("postgresql://h/d?user=a@b&schema=c", "postgresql://h/d?user=a@b", {"schema": "c"}),
     ],
 )  # fmt: skip
-def test_options_of_plugins_are_taken_out_of_a_url(url, rest, found):
-    assert (rest, found) == split_url(url, {"schema"})
+def test_options_of_plugins_are_taken_out_of_a_url(url, rest, options):
+    assert (rest, options) == split_url(url, {"schema"})
 
 
 def test_an_option_that_is_unknown_is_named():

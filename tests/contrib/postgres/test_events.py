@@ -21,12 +21,12 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture
 def store(database_url):
     """A store that is open, owned by a broker that listens somewhere."""
-    made = PostgresStore(Database.of(database_url), SystemClock())
-    lease = made.ownership
+    queue_store = PostgresStore(Database.of(database_url), SystemClock())
+    lease = queue_store.ownership
     assert lease.claim(lease.look(), Claimant("one", "tcp://10.0.0.1:47291"))
-    made.open()
-    yield made
-    made.close()
+    queue_store.open()
+    yield queue_store
+    queue_store.close()
 
 
 def test_a_reader_needs_a_store_and_makes_none(database_url, postgres):

@@ -78,9 +78,9 @@ def test_a_sound_store_has_no_findings(url):
     make_copy = check._copy
 
     def copy(rows, source):
-        found = list(make_copy(rows, source))
+        findings = list(make_copy(rows, source))
         [(copied[source.table],)] = rows.db.execute(f'SELECT count(*) FROM "{source.table}"')
-        return found
+        return findings
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "_copy", copy)
@@ -186,8 +186,8 @@ def test_damage_is_found(url, sql):
 
 
 def test_each_rule_has_a_damage_here():
-    found = set().union(*DAMAGE.values())
-    assert {rule.name for rule in RULES} <= found
+    checks = set().union(*DAMAGE.values())
+    assert {rule.name for rule in RULES} <= checks
 
 
 def test_an_outcome_that_was_altered_is_found(url):
@@ -255,7 +255,7 @@ def test_a_broker_that_works_disturbs_nothing_and_is_not_disturbed(url, monkeypa
         before = len(script.promises.intended)
         run_script(script, before + 30)
 
-    def beside(rows, source):
+    def copy_while_working(rows, source):
         def portions():
             for place, portion in enumerate(source.portions):
                 if place < 2:
@@ -267,7 +267,7 @@ def test_a_broker_that_works_disturbs_nothing_and_is_not_disturbed(url, monkeypa
             go_on()
         return copy(rows, source._replace(portions=portions()))
 
-    monkeypatch.setattr(check, "_copy", beside)
+    monkeypatch.setattr(check, "_copy", copy_while_working)
     try:
         assert [] == tools_of(url).check()
         assert script.commits > commits + 100
@@ -283,11 +283,11 @@ def test_two_snapshots_would_not_do(url, monkeypatch):
     script = PostgresScript(url)
     copy = check._copy
 
-    def beside(rows, source):
+    def copy_while_working(rows, source):
         run_script(script, len(script.promises.intended) + 30)
         return copy(rows, source)
 
-    monkeypatch.setattr(check, "_copy", beside)
+    monkeypatch.setattr(check, "_copy", copy_while_working)
     monkeypatch.setattr(tools, "ISOLATION", psycopg.IsolationLevel.READ_COMMITTED)
     try:
         assert checks_of(url)
@@ -305,12 +305,12 @@ def test_a_period_is_not_dropped_while_it_is_read(url, monkeypatch):
     execute = psycopg.Connection.execute
 
     def drop(self, query, *arguments, **options):
-        found = execute(self, query, *arguments, **options)
+        cursor = execute(self, query, *arguments, **options)
         if query == listed and not dropped:
             dropped.append(1)
             with psycopg.connect(url, autocommit=True) as connection:
                 execute(connection, "DROP TABLE eventmq.outcomes_1")
-        return found
+        return cursor
 
     monkeypatch.setattr(psycopg.Connection, "execute", drop)
     assert [] == tools_of(url).check()
@@ -356,18 +356,18 @@ def test_a_folder_without_room_is_named(url, monkeypatch, tmp_path):
 def test_the_copy_is_for_its_user_only(url, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    seen = []
+    modes = []
     copy = check._copy
 
-    def look(rows, source):
-        seen.extend(oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir())
+    def record_modes(rows, source):
+        modes.extend(oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir())
         return copy(rows, source)
 
-    monkeypatch.setattr(check, "_copy", look)
+    monkeypatch.setattr(check, "_copy", record_modes)
     before = os.umask(0)
     try:
         assert [] == tools_of(url).check()
     finally:
         os.umask(before)
-    assert {"0o700"} == set(seen)
+    assert {"0o700"} == set(modes)
     assert [] == list(Path(tmp_path).iterdir())

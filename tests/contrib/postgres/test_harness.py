@@ -15,7 +15,7 @@ from benchmarks.harness.app import WINDOW, percentiles
 
 ROOT = Path(__file__).resolve().parents[3]
 
-_WANTED = {
+_METRICS = {
     "claim_p50_ms", "claim_p95_ms", "claim_p99_ms", "enqueue_rate", "completion_rate",
     "queue_depth", "producer_target_rate",
 }  # fmt: skip
@@ -37,28 +37,28 @@ def test_a_replica_describes_itself_submits_what_it_is_told_and_says_what_has_ru
         descriptor = json.loads(replica.stdout.readline())
         replica.stdin.write("ENQUEUE 20\nENQUEUE 40\n")
         replica.stdin.flush()
-        said: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         completed = 0.0
-        while completed < 59.0 or set(said) != _WANTED or said["claim_p50_ms"] == 0.0:
+        while completed < 59.0 or set(metrics) != _METRICS or metrics["claim_p50_ms"] == 0.0:
             sample = json.loads(replica.stdout.readline())
-            said[sample["metric"]] = sample["value"]
+            metrics[sample["metric"]] = sample["value"]
             completed += sample["value"] * (sample["metric"] == "completion_rate")
         replica.send_signal(signal.SIGTERM)
         assert replica.wait(30) == 0
-    assert said["producer_target_rate"] == 60.0
+    assert metrics["producer_target_rate"] == 60.0
     manifest = json.loads((ROOT / "benchmarks/harness/adapter.json").read_text())
     assert descriptor["kind"] == "descriptor"
     assert descriptor["system"] == manifest["system"]
     with psycopg.connect(database_url) as connection:
         tables = "SELECT schemaname || '.' || tablename FROM pg_tables"
-        there = {name for (name,) in connection.execute(tables)}
-    assert set(manifest["event_tables"]) <= there
+        existing = {name for (name,) in connection.execute(tables)}
+    assert set(manifest["event_tables"]) <= existing
     assert set(manifest["event_tables"]) == set(descriptor["event_tables"])
 
 
 def test_percentiles_are_of_the_window() -> None:
     old = [(0.0, 100.0)] * 1000
     new = [(WINDOW + 1.0, number / 1000) for number in range(100)]
-    found = percentiles(old + new, WINDOW + 2.0)
-    assert found == {"claim_p50_ms": 50.0, "claim_p95_ms": 95.0, "claim_p99_ms": 99.0}
+    actual = percentiles(old + new, WINDOW + 2.0)
+    assert actual == {"claim_p50_ms": 50.0, "claim_p95_ms": 95.0, "claim_p99_ms": 99.0}
     assert set(percentiles([], 0.0).values()) == {0.0}

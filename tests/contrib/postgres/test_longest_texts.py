@@ -68,16 +68,16 @@ def test_every_index_has_place_for_the_longest_texts(rows_url, table):
             where = period_name(table.name, 7)
         rows.insert(where, list(values), [tuple(values.values())])
         rows.commit()
-        [found] = rows.scan(where, list(values))
-        assert found == tuple(values.values())
+        [row] = rows.scan(where, list(values))
+        assert row == tuple(values.values())
     finally:
         rows.close()
 
 
 def submit(broker, task, queue, **headers):
     """Submit a job with an id as long as may be; return the id."""
-    said = {"task": task, "content-type": "msgpack", **headers}
-    listed = ",".join(f"{name}:{quote(value)}" for name, value in said.items())
+    all_headers = {"task": task, "content-type": "msgpack", **headers}
+    listed = ",".join(f"{name}:{quote(value)}" for name, value in all_headers.items())
     job_id = name()
     [answer] = broker.tell(b"client", Request(job_id, queue, f"ack-requested,{listed}", b"x"))
     assert isinstance(answer, Ack), answer
@@ -120,5 +120,5 @@ def test_a_broker_stores_the_longest_texts_that_it_takes(broker, rows_url):
     broker.tick()
     assert broker.call("state", ids=[failed]) == [[failed, ""]]
     with psycopg.connect(rows_url) as connection:
-        names = {found for (found,) in connection.execute("SELECT name FROM eventmq.names")}
+        names = {name for (name,) in connection.execute("SELECT name FROM eventmq.names")}
     assert {task, worker} <= names

@@ -111,16 +111,16 @@ def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path, time, caplog):
 @pytest.fixture
 def start(database_url, tmp_path):
     """Starts the ownership of a broker; with a folder it remembers."""
-    made = []
+    ownerships = []
 
     def start(folder="data"):
         memory = SeenLeaseFile(tmp_path / folder) if folder else None
         database = Database.of(database_url)
-        made.append(PostgresOwnership(database, PostgresUpkeep(database, {}, memory)))
-        return made[-1]
+        ownerships.append(PostgresOwnership(database, PostgresUpkeep(database, {}, memory)))
+        return ownerships[-1]
 
     yield start
-    for ownership in made:
+    for ownership in ownerships:
         ownership.close()
 
 
@@ -154,32 +154,32 @@ def promote(monkeypatch):
 
 def test_a_broker_remembers_its_own_beats(start, sql, tmp_path):
     own(start())
-    [(seen,)] = [json.loads((tmp_path / "data" / FILE_NAME).read_text()).values()]
+    [(lease,)] = [json.loads((tmp_path / "data" / FILE_NAME).read_text()).values()]
     [(epoch, beat)] = sql("SELECT epoch, (SELECT beat FROM eventmq.beats) FROM eventmq.lease")
-    assert (epoch, beat) == (seen["epoch"], seen["beat"])
+    assert (epoch, beat) == (lease["epoch"], lease["beat"])
     assert beat == 3
     [(system, timeline)] = sql(
         "SELECT (SELECT system_identifier FROM pg_control_system())::text, "
         "left(pg_walfile_name(pg_current_wal_lsn()), 8)"
     )
-    assert (system, timeline) == (seen["system"], seen["timeline"])
+    assert (system, timeline) == (lease["system"], lease["timeline"])
 
 
 @pytest.mark.parametrize(
-    "back", ["UPDATE eventmq.beats SET beat = beat - 1", "UPDATE eventmq.lease SET epoch = 0"]
+    "change", ["UPDATE eventmq.beats SET beat = beat - 1", "UPDATE eventmq.lease SET epoch = 0"]
 )
-def test_a_store_that_went_back_while_all_were_down_is_refused(start, sql, back, database_url):
+def test_a_store_that_went_back_while_all_were_down_is_refused(start, sql, change, database_url):
     """With the sentence that a broker has which ran meanwhile, until that is accepted."""
     own(start())
     own(start("other"))
-    sql(back)
+    sql(change)
     with pytest.raises(
         StoreError, match=r"was restored: epoch and beat of its owner are .* were \("
     ):
         start("other").look()
     assert start(None).look(), "one that knows nothing cannot tell"
     upkeep = start("other")._upkeep
-    assert ["restore"] == [found.check for found in upkeep.check()]
+    assert ["restore"] == [finding.check for finding in upkeep.check()]
     assert "may run again" in upkeep.accept_restore()[-1]
     assert [] == upkeep.check()
     own(start())

@@ -31,14 +31,14 @@ def small(monkeypatch):
 @pytest.fixture
 def make(database_url):
     """Makes the ownership of one more broker."""
-    made = []
+    ownerships = []
 
     def make(url=database_url):
-        made.append(PostgresOwnership(Database.of(url)))
-        return made[-1]
+        ownerships.append(PostgresOwnership(Database.of(url)))
+        return ownerships[-1]
 
     yield make
-    for ownership in made:
+    for ownership in ownerships:
         ownership.close()
 
 
@@ -89,11 +89,11 @@ def test_the_first_claim_has_epoch_one(make, other):
     assert row == LeaseRow(row.store_id, connected=False)
     assert len(row.store_id) == 16
     assert one.claim(row, ONE) == 1
-    seen = make().look()
-    assert seen[:6] == (row.store_id, 1, "one", ONE.address, "key", 0)
+    lease = make().look()
+    assert lease[:6] == (row.store_id, 1, "one", ONE.address, "key", 0)
     query = """SELECT pid::text FROM pg_locks
         WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted"""
-    assert other.execute(query).fetchall() == [(seen.backend.split("/")[0],)]
+    assert other.execute(query).fetchall() == [(lease.backend.split("/")[0],)]
 
 
 def test_the_beat_grows_with_each_renewal(make):
@@ -108,14 +108,14 @@ def test_the_beat_grows_with_each_renewal(make):
 def test_a_claim_of_another_epoch_fails(make, other):
     """Nothing changes; the owner goes on."""
     one, two, three = make(), make(), make()
-    early = three.look()
+    earlier_lease = three.look()
     claim(one, ONE)
-    assert two.claim(early, TWO) == 0
+    assert two.claim(earlier_lease, TWO) == 0
     one.renew()
     write(one, 1)
     assert (stored(other), two.rows) == ([1], None)
     assert claim(two, TWO) == 2
-    assert three.claim(early, ONE) == 0
+    assert three.claim(earlier_lease, ONE) == 0
 
 
 def test_an_owner_that_was_overtaken_stores_nothing(make, other):
@@ -125,9 +125,9 @@ def test_an_owner_that_was_overtaken_stores_nothing(make, other):
     write(one, 1)
     fence = one.rows.fence
     assert claim(two, TWO) == 2
-    with pytest.raises(Unknown) as lost:
+    with pytest.raises(Unknown) as caught:
         write(one, 2)
-    assert isinstance(lost.value, DatabaseUnavailable)
+    assert isinstance(caught.value, DatabaseUnavailable)
     write(two, 3)
     three = make()
     assert claim(three, ONE) == 3
@@ -160,11 +160,11 @@ def test_a_claim_waits_a_second_for_the_lease(make, other):
     """Where the session that has it cannot be ended; then it is tried again."""
     one, two = make(), make()
     claim(one, ONE)
-    seen = two.look()
+    lease = two.look()
     with other.transaction():
         other.execute("SELECT * FROM lease FOR SHARE")
         before = time.monotonic()
-        assert two.claim(seen, TWO) == 0
+        assert two.claim(lease, TWO) == 0
         assert 0.9 < time.monotonic() - before < 3
     assert claim(two, TWO) == 2
     two.renew()
@@ -240,11 +240,11 @@ def test_a_full_disk_of_the_database_is_a_store_that_is_away_for_now(make, monke
         with pytest.raises(ConnectionLost, match="disk of the database is full"):
             one.renew()
     assert one.rows is None
-    seen = one.look()
+    lease = one.look()
     with monkeypatch.context() as patch:
         patch.setattr(Pipeline, "ask", full)
         with pytest.raises(DatabaseUnavailable, match="disk of the database is full"):
-            one.claim(seen, ONE)
+            one.claim(lease, ONE)
         with pytest.raises(DatabaseUnavailable, match="disk of the database is full"):
             one.look()
     assert claim(one, ONE) == 2
@@ -357,7 +357,7 @@ def test_a_server_that_ends_and_comes_back(own):
 def test_the_commits_of_two_epochs_are_not_interleaved(make, other):
     """Whatever two brokers do that take the store from each other all the time."""
     ends = time.monotonic() + 1.5
-    log, lock, trouble = [], threading.Lock(), []
+    log, lock, errors = [], threading.Lock(), []
 
     def serve(me):
         ownership = make()
@@ -377,18 +377,18 @@ def test_the_commits_of_two_epochs_are_not_interleaved(make, other):
                     if ownership.rows is not None:
                         ownership.rows.rollback()
         except BaseException as error:  # noqa: BLE001 - shown by the test
-            trouble.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=serve, args=(me,)) for me in (ONE, TWO)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert trouble == []
-    found = other.execute(
+    assert errors == []
+    cursor = other.execute(
         "SELECT seq, convert_from(record, 'UTF8')::int FROM suspects ORDER BY seq"
     )
-    rows = found.fetchall()
+    rows = cursor.fetchall()
     epochs = [epoch for _, epoch in rows]
     assert epochs == sorted(epochs)
     assert len(set(epochs)) > 2
@@ -452,8 +452,8 @@ def test_the_beat_goes_on_while_a_statement_of_recovery_says_nothing(make):
 def test_an_owner_that_is_overtaken_in_a_silent_recovery_has_lost_the_store(make):
     owner, other = make(), make()
     claim(owner, ONE)
-    rows, seen = owner.rows, other.look()
-    taking = threading.Thread(target=other.claim, args=(seen, TWO))
+    rows, lease = owner.rows, other.look()
+    taking = threading.Thread(target=other.claim, args=(lease, TWO))
     taking.start()
     rows.begin()
     with pytest.raises((Unknown, Fenced)), owner.recovering(rows):
@@ -489,8 +489,8 @@ def test_brokers_of_different_users_fence_each_other_all_the_same(make, other, c
         other.execute("DROP ROLE second")
 
 
-@pytest.mark.parametrize("how", ["cancelled", "released"])
-def test_a_commit_that_did_not_wait_for_its_replica_is_not_known(postgres, database_url, how):
+@pytest.mark.parametrize("cause", ["cancelled", "released"])
+def test_a_commit_that_did_not_wait_for_its_replica_is_not_known(postgres, database_url, cause):
     """PostgreSQL commits it all the same, on this server alone, and warns of it at most."""
     database = Database.of(database_url)
     rows = PostgresRows.open(database, 30.0)
@@ -501,7 +501,7 @@ def test_a_commit_that_did_not_wait_for_its_replica_is_not_known(postgres, datab
 
     def end():
         until(lambda: postgres.sql(waits), "a commit waits")
-        if how == "cancelled":
+        if cause == "cancelled":
             postgres.sql(f"SELECT pg_cancel_backend(pid) FROM ({waits}) AS w")
         else:
             postgres.configure(synchronous_standby_names="")

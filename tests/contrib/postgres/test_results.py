@@ -39,14 +39,14 @@ def make_backend(url, clock=None, **options):
 @pytest.fixture
 def make(database_url):
     """Return what makes a backend in a database of the test's own."""
-    made = []
+    backends = []
 
     def make_one(clock=None, url=database_url, **options):
-        made.append(make_backend(url, clock, **options))
-        return made[-1]
+        backends.append(make_backend(url, clock, **options))
+        return backends[-1]
 
     yield make_one
-    for backend in made:
+    for backend in backends:
         backend.close()
 
 
@@ -76,7 +76,7 @@ def test_what_is_over_is_removed_in_slices_while_others_are_put(make, sql, monke
     backend = make()
     for number in range(8):
         backend.put(f"job-{number}", b"x", 10.0)
-    kept = backend.put("kept", b"kept", 100.0)
+    reference = backend.put("kept", b"kept", 100.0)
     sql(SHIFT, -20)
     count = "SELECT count(*) FROM eventmq.backend_results"
     assert [(9,)] == sql(count)
@@ -84,7 +84,7 @@ def test_what_is_over_is_removed_in_slices_while_others_are_put(make, sql, monke
     for expected in (7, 4, 2):
         other.put("new", b"x", 60.0)
         assert [(expected,)] == sql(count)
-    assert b"kept" == backend.get(kept)
+    assert b"kept" == backend.get(reference)
     sql(SHIFT, -200)
     other.put("new", b"x", 60.0)
     assert [(2,)] == sql(count), "it has looked less than 30 seconds ago"
@@ -111,7 +111,7 @@ def test_a_machine_whose_clock_is_wrong_ends_no_result_early(make, sql, wrong):
     for reader in (backend, with_wrong_clock):
         assert [b"others", b"own"] == [reader.get(others), reader.get(own)]
     seconds = "SELECT extract(epoch FROM until - now())::float FROM eventmq.backend_results"
-    assert all(0 < left <= 60 for (left,) in sql(seconds))
+    assert all(0 < remaining <= 60 for (remaining,) in sql(seconds))
 
 
 def test_a_database_whose_clock_was_set_ends_no_result_early(make, sql):
@@ -167,7 +167,7 @@ def test_a_result_that_is_too_long_names_the_option(make):
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("postgresql://h/d?max_result=0", "'max_result' of 'postgresql' must be a whole number"),
         ("postgresql://h/d?schema=A", "the name of a schema has at most 63"),
@@ -176,10 +176,10 @@ def test_a_result_that_is_too_long_names_the_option(make):
         ("postgresql", "name the database: postgresql://USER:PASSWORD@HOST:PORT/DATABASE"),
     ],
 )
-def test_a_wrong_option_is_named(url, said):
+def test_a_wrong_option_is_named(url, message):
     with EventMQ("shop", result_backend=url) as app, pytest.raises(PluginError) as error:
         app.job("1").get()
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "postgres" in str(error.value)
 
 
@@ -398,21 +398,21 @@ def test_results_wait_for_room_on_a_full_disk(make, postgres, caplog):
             disk = stack.enter_context(postgres.small_disk(16_000_000))
         except Unavailable as error:
             pytest.skip(str(error))
-        kept, data = [], os.urandom(1_000_000)
-        hasty, patient = make(url=disk.url, timeout=0.2), make(url=disk.url, timeout=30)
+        references, data = [], os.urandom(1_000_000)
+        hasty, waiting = make(url=disk.url, timeout=0.2), make(url=disk.url, timeout=30)
         full = "cannot be written: could not extend file"
         with pytest.raises(ResultUnavailable, match=full):
-            kept.extend(hasty.put(f"job-{number}", data, 60.0) for number in range(1000))
-        assert len(kept) > 3
-        assert {data} == set(map(hasty.get, kept))
+            references.extend(hasty.put(f"job-{number}", data, 60.0) for number in range(1000))
+        assert len(references) > 3
+        assert {data} == set(map(hasty.get, references))
         with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.DEBUG):
             caplog.clear()
-            put = pool.submit(patient.put, "late", data, 60.0)
+            put = pool.submit(waiting.put, "late", data, 60.0)
             until(lambda: "could not extend file" in caplog.text, "it tries again")
             disk.grow(64_000_000)
             assert data == hasty.get(put.result())
         hasty.close()
-        patient.close()
+        waiting.close()
 
 
 def test_a_server_that_stays_away_is_an_error_in_time(make):

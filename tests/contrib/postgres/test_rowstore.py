@@ -159,10 +159,10 @@ def test_many_rows_are_read_as_they_are_needed(rows):
     """A scan without a limit has some of them in memory, not all."""
     rows.begin()
     rows.insert("suspects", PAIR, [(n, b"%d" % n) for n in range(10 * CHUNK)])
-    found = rows.scan("suspects", PAIR)
-    assert next(found) == (0, b"0")
-    assert len(found._rows) == CHUNK - 1
-    assert sum(1 for _ in found) == 10 * CHUNK - 1
+    scan = rows.scan("suspects", PAIR)
+    assert next(scan) == (0, b"0")
+    assert len(scan._rows) == CHUNK - 1
+    assert sum(1 for _ in scan) == 10 * CHUNK - 1
     rows.commit()
 
 
@@ -349,15 +349,15 @@ def test_brokers_that_start_at_once_make_the_tables_once(database_url):
 
     def opened(_):
         start.wait()
-        made = open_rows(database_url)
-        values = made.values()
-        made.close()
+        rows = open_rows(database_url)
+        values = rows.values()
+        rows.close()
         return values
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(opened, range(4)))
-    assert [list(values) for values in found] == [["store_id"]] * 4
-    assert found == found[:1] * 4
+        results = list(pool.map(opened, range(4)))
+    assert [list(values) for values in results] == [["store_id"]] * 4
+    assert results == results[:1] * 4
 
 
 def test_two_stores_in_one_database_have_schemas_of_their_own(database_url):
@@ -383,8 +383,8 @@ def test_a_schema_with_other_tables_is_refused(other, database_url):
     other.execute("CREATE SCHEMA eventmq; CREATE TABLE jobs (id int)")
     with pytest.raises(StoreError, match="a table jobs that is not EventMQ's: name another schema"):
         open_rows(database_url)
-    made = "SELECT count(*) FROM pg_class WHERE relnamespace = 'eventmq'::regnamespace"
-    assert other.execute(made).fetchone() == (1,)
+    query = "SELECT count(*) FROM pg_class WHERE relnamespace = 'eventmq'::regnamespace"
+    assert other.execute(query).fetchone() == (1,)
     other.execute("ALTER TABLE jobs RENAME TO meta")
     with pytest.raises(StoreError, match="a table meta that is not EventMQ's"):
         open_rows(database_url)
@@ -394,8 +394,8 @@ def test_hot_tables_are_vacuumed_soon(rows, other):
     """As set when they were made, for all that are hot; bodies are stored as they are."""
     query = """SELECT relname FROM pg_class
         WHERE relkind = 'r' AND 'autovacuum_vacuum_cost_delay=0' = ANY(reloptions)"""
-    found = {name for (name,) in other.execute(query)}
-    assert found == {table.name for table in tables.ALL_TABLES if table.hot}
+    names = {name for (name,) in other.execute(query)}
+    assert names == {table.name for table in tables.ALL_TABLES if table.hot}
     query = """SELECT attstorage FROM pg_attribute WHERE attname = 'body'
         AND attrelid = 'jobs'::regclass"""
     assert other.execute(query).fetchone() == ("e",)

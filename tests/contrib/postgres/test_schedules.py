@@ -32,14 +32,14 @@ def schedule(name, **more):
 @pytest.fixture
 def make(database_url):
     """Return what makes a store in a database of the test's own."""
-    made = []
+    stores = []
 
     def make_one(url=database_url, **options):
-        made.append(make_store(url, **options))
-        return made[-1]
+        stores.append(make_store(url, **options))
+        return stores[-1]
 
     yield make_one
-    for store in made:
+    for store in stores:
         store.close()
 
 
@@ -220,7 +220,7 @@ def test_a_damaged_schedule_leaves_the_others(make, sql, caplog):
     store = make()
     store.save([(schedule(name), None) for name in "abc"])
     sql("UPDATE eventmq_schedules.schedules SET definition = 'x' WHERE name = 'b'")
-    assert ["a", "c"] == sorted(made.name for made in store.load().schedules)
+    assert ["a", "c"] == sorted(each.name for each in store.load().schedules)
     assert "the schedule 'b' is damaged" in caplog.text
 
 

@@ -49,14 +49,14 @@ class TestPostgres(QueueStoreSuite):
 @pytest.fixture
 def make(rows_url):
     """Makes the store of one more broker."""
-    made = []
+    stores = []
 
     def make(**options):
-        made.append(make_store(rows_url, **options))
-        return made[-1]
+        stores.append(make_store(rows_url, **options))
+        return stores[-1]
 
     yield make
-    for store in made:
+    for store in stores:
         store.close()
 
 
@@ -83,11 +83,11 @@ def commit(store, *writes):
 
 def terminate(connection):
     """End the session of the owner."""
-    found = connection.execute(
+    cursor = connection.execute(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks "
         "WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock'"
     )
-    return found.fetchall()
+    return cursor.fetchall()
 
 
 def test_a_store_is_opened_by_its_owner_only(make):
@@ -103,30 +103,30 @@ def test_a_store_is_opened_by_its_owner_only(make):
 
 def test_a_batch_whose_session_was_lost_is_not_stored(make, other):
     """Its result is Unknown, that of the next as well; then the store is claimed and read anew."""
-    store, kept, lost = make(), job(1), job(2)
+    store, stored, refused = make(), job(1), job(2)
     epoch = owned(store).epoch
-    assert commit(store, Admit([kept])) == [{}]
+    assert commit(store, Admit([stored])) == [{}]
     assert terminate(other) == [(True,)]
     for _ in range(2):
-        assert isinstance(commit(store, Admit([lost])), Unknown)
+        assert isinstance(commit(store, Admit([refused])), Unknown)
     recovered = owned(store)
     assert recovered.epoch > epoch
     assert recovered.next_seq == 2
-    [found] = commit(store, FindJobs([kept.id, lost.id]))
-    assert list(found) == [kept.id]
+    [jobs] = commit(store, FindJobs([stored.id, refused.id]))
+    assert list(jobs) == [stored.id]
     assert commit(store, Admit([job(2)])) == [{}]
 
 
 def test_a_broker_that_was_overtaken_is_fenced_or_lost(make):
     """What it submits is not stored; the new owner has all that was."""
-    one, two, kept = make(), make(), job(1)
+    one, two, stored = make(), make(), job(1)
     owned(one)
-    assert commit(one, Admit([kept])) == [{}]
+    assert commit(one, Admit([stored])) == [{}]
     assert owned(two).counts["q"].queued == 1
     late = job(2)
     assert isinstance(commit(one, Admit([late])), (Unknown, Fenced))
-    [found] = commit(two, FindJobs([kept.id, late.id]))
-    assert list(found) == [kept.id]
+    [jobs] = commit(two, FindJobs([stored.id, late.id]))
+    assert list(jobs) == [stored.id]
 
 
 def test_the_fence_keeps_a_session_off_that_could_not_be_ended(make, rows_url, other):
@@ -183,19 +183,19 @@ def test_a_batch_of_the_broker_that_is_refused_leads_to_reading_all_anew(make):
 
     What a peer has asked for is left out of its batch instead; see `QueueStoreSuite`.
     """
-    store, kept, lost = make(), job(1), job(2)
+    store, stored, refused = make(), job(1), job(2)
     owned(store)
-    assert commit(store, Admit([kept])) == [{}]
-    long = LeaseChunk(Chunk(secrets.token_urlsafe(6000), 1, [(kept, 1)]))
+    assert commit(store, Admit([stored])) == [{}]
+    long = LeaseChunk(Chunk(secrets.token_urlsafe(6000), 1, [(stored, 1)]))
     for _ in range(2):
-        result = commit(store, Admit([lost]), long)
+        result = commit(store, Admit([refused]), long)
         assert isinstance(result, Unknown)
         assert "index row size" in str(result)
         until(lambda: claimed(store), "it may claim the store again")
         assert store.open().chunks == []
-        [found] = commit(store, FindJobs([kept.id, lost.id]))
-        assert list(found) == [kept.id]
-    assert commit(store, Admit([lost])) == [{}]
+        [jobs] = commit(store, FindJobs([stored.id, refused.id]))
+        assert list(jobs) == [stored.id]
+    assert commit(store, Admit([refused])) == [{}]
 
 
 def claimed(store):
@@ -207,7 +207,7 @@ def claimed(store):
 
 def test_a_commit_that_cannot_be_undone_leads_to_reading_all_anew(make, monkeypatch):
     """Whatever it is that failed: what memory has may be wrong."""
-    store, lost = make(), job(1)
+    store, refused = make(), job(1)
     owned(store)
 
     def fail(*_):
@@ -216,12 +216,12 @@ def test_a_commit_that_cannot_be_undone_leads_to_reading_all_anew(make, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(store._engine.tables, "flush_counts", fail)
         patched.setattr(store._engine.tables, "reload", fail)
-        result = commit(store, Admit([lost]))
+        result = commit(store, Admit([refused]))
     assert isinstance(result, Unknown)
     assert "bad luck" in str(result)
-    assert commit(store, FindJobs([lost.id])) is result
+    assert commit(store, FindJobs([refused.id])) is result
     assert owned(store).counts == {}
-    assert commit(store, Admit([lost])) == [{}]
+    assert commit(store, Admit([refused])) == [{}]
 
 
 def test_another_store_than_the_expected_one_is_refused(make):
@@ -302,9 +302,9 @@ def test_the_owner_measures_dead_rows_and_the_oldest_snapshot(
     assert store.gauges() == {}
     owned(store)
     store.ownership.renew()
-    found = store.gauges()
-    assert {"dead_rows", "oldest_snapshot_seconds"} == found.keys()
-    assert found["dead_rows"] >= 0
+    gauges = store.gauges()
+    assert {"dead_rows", "oldest_snapshot_seconds"} == gauges.keys()
+    assert gauges["dead_rows"] >= 0
     with psycopg.connect(rows_url) as other:
         for each in statements:
             other.execute(each)

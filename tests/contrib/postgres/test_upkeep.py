@@ -29,15 +29,15 @@ ARCHIVED = """SELECT 1 FROM pg_stat_archiver
 @pytest.fixture
 def make(database_url):
     """Makes the ownership of one more broker, with its settings."""
-    made = []
+    ownerships = []
 
     def make(url=database_url, upkeep=None, **settings):
         database = Database.of(url)
-        made.append(PostgresOwnership(database, upkeep or PostgresUpkeep(database, settings)))
-        return made[-1]
+        ownerships.append(PostgresOwnership(database, upkeep or PostgresUpkeep(database, settings)))
+        return ownerships[-1]
 
     yield make
-    for ownership in made:
+    for ownership in ownerships:
         ownership.close()
 
 
@@ -52,8 +52,8 @@ def upkeep_of(url, **settings):
 
 
 def value(sql, name):
-    [(found,)] = sql("SELECT text_value FROM eventmq.meta WHERE name = %s", name) or [(None,)]
-    return found
+    [(text,)] = sql("SELECT text_value FROM eventmq.meta WHERE name = %s", name) or [(None,)]
+    return text
 
 
 # Settings
@@ -75,13 +75,13 @@ def test_a_broker_with_other_settings_is_refused_with_each_difference(make):
 
 def test_settings_that_are_accepted_are_those_of_all(make, database_url):
     make(dedupe_window=60.0).look()
-    mine = upkeep_of(database_url, dedupe_window=90.0)
-    assert ["settings"] == [found.check for found in mine.check()]
+    upkeep = upkeep_of(database_url, dedupe_window=90.0)
+    assert ["settings"] == [finding.check for finding in upkeep.check()]
     standby = make(dedupe_window=60.0)
     standby.look()
-    assert ["dedupe_window = 90.0, before 60.0"] == mine.accept_settings()
-    assert ["the settings were the same: nothing to do"] == mine.accept_settings()
-    assert [] == mine.check()
+    assert ["dedupe_window = 90.0, before 60.0"] == upkeep.accept_settings()
+    assert ["the settings were the same: nothing to do"] == upkeep.accept_settings()
+    assert [] == upkeep.check()
     make(dedupe_window=90.0).look()
     for broker in (make(dedupe_window=60.0), standby):
         with pytest.raises(StoreError, match=r"dedupe_window = 90\.0 and not 60\.0"):
@@ -111,20 +111,26 @@ def test_what_is_shared_are_settings_of_the_app():
 
 
 def test_init_makes_the_store_once(database_url, sql):
-    mine = upkeep_of(database_url, dedupe_window=5.0)
+    upkeep = upkeep_of(database_url, dedupe_window=5.0)
     with pytest.raises(StoreError, match=r"does not exist: eventmq store init creates it"):
-        mine.check()
+        upkeep.check()
     with pytest.raises(StoreError, match="does not exist"):
-        mine.accept_restore()
+        upkeep.accept_restore()
     assert [] == sql("SELECT 1 FROM pg_namespace WHERE nspname = 'eventmq'"), "nothing is made"
-    [made] = mine.init()
-    assert "was created" in made
-    [made] = mine.init()
-    assert "nothing to do" in made
-    assert [] == mine.check()
-    assert "nothing that only an earlier release needs" in mine.contract()[0]
+    [done] = upkeep.init()
+    assert "was created" in done
+    [done] = upkeep.init()
+    assert "nothing to do" in done
+    assert [] == upkeep.check()
+    assert "nothing that only an earlier release needs" in upkeep.contract()[0]
     sql("COMMENT ON TABLE eventmq.meta IS 'queue store of EventMQ, version 7'")
-    for act in (mine.init, mine.check, mine.contract, mine.accept_settings, mine.accept_restore):
+    for act in (
+        upkeep.init,
+        upkeep.check,
+        upkeep.contract,
+        upkeep.accept_settings,
+        upkeep.accept_restore,
+    ):
         with pytest.raises(StoreError, match="was made by another version of EventMQ"):
             act()
 
@@ -136,19 +142,19 @@ def test_missing_rights_are_found(postgres, database_url, sql, make):
     try:
         sql("GRANT ALL ON SCHEMA eventmq TO reader")
         sql("GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO reader")
-        theirs = upkeep_of(postgres.url(name, "reader", "secret"))
-        assert [] == theirs.check(), "an ordinary user can read what is checked"
+        upkeep = upkeep_of(postgres.url(name, "reader", "secret"))
+        assert [] == upkeep.check(), "an ordinary user can read what is checked"
         sql("REVOKE DELETE ON eventmq.jobs FROM reader")
         sql("REVOKE CREATE ON SCHEMA eventmq FROM reader")
-        [found] = theirs.check()
-        assert ("rights", "the schema eventmq") == (found.check, found.where)
-        for grant in found.help.split("; "):
+        [finding] = upkeep.check()
+        assert ("rights", "the schema eventmq") == (finding.check, finding.where)
+        for grant in finding.help.split("; "):
             sql(grant)
-        assert [] == theirs.check(), "each is a statement"
+        assert [] == upkeep.check(), "each is a statement"
         sql("REVOKE ALL ON eventmq.meta FROM reader")
-        what = "denied for table meta; .* GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO reader"
-        with pytest.raises(StoreError, match=what):
-            theirs.check()
+        pattern = "denied for table meta; .* GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO reader"
+        with pytest.raises(StoreError, match=pattern):
+            upkeep.check()
         with pytest.raises(StoreError, match="GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO reader"):
             make(postgres.url(name, "reader", "secret")).look()
     finally:
@@ -168,18 +174,19 @@ def second(sql):
 
 
 @pytest.fixture
-def made(database_url):
+def initialized(database_url):
     upkeep_of(database_url).init()
 
 
 @pytest.mark.parametrize(
-    "lacks", ["INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA eventmq", "CREATE ON SCHEMA eventmq"]
+    "missing",
+    ["INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA eventmq", "CREATE ON SCHEMA eventmq"],
 )
 def test_a_broker_whose_user_lacks_rights_is_refused(
-    postgres, database_url, sql, make, made, second, lacks
+    postgres, database_url, sql, make, initialized, second, missing
 ):
     """It would fail later, again and again."""
-    sql(f"REVOKE {lacks} FROM second")
+    sql(f"REVOKE {missing} FROM second")
     sql("CREATE TABLE eventmq.backend_results (n int)")  # is not its own
     broker = make(postgres.url(database_url.rpartition("/")[2], second, second))
     with pytest.raises(StoreError) as error:
@@ -196,7 +203,7 @@ def test_a_broker_whose_user_lacks_rights_is_refused(
 
 
 def test_a_broker_that_cannot_drop_the_tables_of_periods_is_refused(
-    postgres, database_url, sql, make, made, second
+    postgres, database_url, sql, make, initialized, second
 ):
     """Which another user has made: all need one user, or a common role."""
     broker = make(postgres.url(database_url.rpartition("/")[2], second, second))
@@ -210,13 +217,13 @@ def test_a_broker_that_cannot_drop_the_tables_of_periods_is_refused(
             StoreError, match="let all brokers use one user, or a common role: GRANT"
         ):
             broker.look()
-        theirs = upkeep_of(postgres.url(database_url.rpartition("/")[2], second, second))
-        [found] = theirs.check()
-        assert ("rights", "outcomes") == (found.check, found.where)
-        for statement in found.help.partition(": ")[2].split("; "):
+        upkeep = upkeep_of(postgres.url(database_url.rpartition("/")[2], second, second))
+        [finding] = upkeep.check()
+        assert ("rights", "outcomes") == (finding.check, finding.where)
+        for statement in finding.help.partition(": ")[2].split("; "):
             sql(statement)
         broker.look()
-        assert [] == theirs.check()
+        assert [] == upkeep.check()
     finally:
         sql("DROP OWNED BY first")
         sql("DROP ROLE first")
@@ -239,8 +246,8 @@ def test_a_store_on_a_full_disk_is_not_half_made(postgres):
                 list(map(connection.execute, small))
             with pytest.raises(StoreError, match=r"cannot .* could not (extend|write init) file"):
                 upkeep_of(disk.url).init()
-            found = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'eventmq'")
-            assert [] == found.fetchall()
+            cursor = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'eventmq'")
+            assert [] == cursor.fetchall()
 
 
 # Replicas
@@ -251,8 +258,8 @@ def test_replicated_serves_only_while_commits_wait_for_a_replica(postgres, datab
     database = Database.of(database_url)
     upkeep = PostgresUpkeep(database, {"durability": "replicated"})
     upkeep.init()
-    [found] = upkeep.check()
-    assert ("durability", "synchronous_standby_names") == (found.check, found.where)
+    [finding] = upkeep.check()
+    assert ("durability", "synchronous_standby_names") == (finding.check, finding.where)
     broker = PostgresOwnership(database, upkeep)
     with pytest.raises(
         DatabaseUnavailable, match=r"wait for no replica.*: set synchronous_standby_names"
@@ -288,8 +295,8 @@ def test_a_failover_gives_a_new_epoch_and_new_ids_of_events(caplog):
         database = Database.of(f"postgresql://eventmq@{hosts}/postgres")
         upkeep = PostgresUpkeep(database, {"dedupe_window": 5.0})
         with closing(PostgresOwnership(database, upkeep)) as ownership:
-            seen = ownership.look()
-            assert ownership.claim(seen, ME)
+            lease = ownership.look()
+            assert ownership.claim(lease, ME)
             ownership.renew()
             until(lambda: primary.sql(FOLLOWS), "the replica has it all")
             primary.kill()
@@ -346,7 +353,7 @@ def test_a_store_that_was_recovered_to_an_earlier_time_is_refused_until_that_is_
             with pytest.raises(StoreError, match=r"was recovered to an earlier time.*_name=here"):
                 ownership.look()
             upkeep = PostgresUpkeep(database, {})
-            assert ["server"] == [found.check for found in upkeep.check()]
+            assert ["server"] == [finding.check for finding in upkeep.check()]
             assert "may run again" in upkeep.accept_restore()[-1]
             assert [] == upkeep.check()
             assert ownership.look().epoch > 1_700_000_000
@@ -403,15 +410,15 @@ def test_a_new_epoch_is_above_one_that_the_server_does_not_know(make, monkeypatc
     assert highest + 1 == broker.look().epoch
 
 
-@pytest.mark.parametrize(("lost", "refused"), [(59, False), (61, True)])
-def test_a_failover_may_lose_the_last_commits_and_no_more(make, sql, monkeypatch, lost, refused):
+@pytest.mark.parametrize(("beats", "refused"), [(59, False), (61, True)])
+def test_a_failover_may_lose_the_last_commits_and_no_more(make, sql, monkeypatch, beats, refused):
     """A claim is among them; what is further back was restored, whatever the timeline is."""
     broker = make()
     row = broker.look()
     assert broker.claim(row, ME)
     sql("UPDATE eventmq.beats SET beat = 100")
     broker.look()
-    sql("UPDATE eventmq.beats SET beat = %s", 100 - lost)
+    sql("UPDATE eventmq.beats SET beat = %s", 100 - beats)
     sql("UPDATE eventmq.lease SET epoch = 0")
     promote(monkeypatch)
     broker.close()

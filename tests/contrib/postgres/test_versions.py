@@ -31,8 +31,8 @@ def job(number):
     return number, f"j{number}", 1, 1, 1, 1, 1, 0, 0.0, 0.0, 1.0, 0, 0, "", b"body"
 
 
-def admit(rows, number, **how):
-    rows.begin(**how)
+def admit(rows, number, **options):
+    rows.begin(**options)
     rows.insert("jobs", JOB, [job(number)])
     rows.commit()
 
@@ -53,14 +53,14 @@ def database(database_url):
 @pytest.fixture
 def session(database):
     """Makes a session of another process."""
-    made = []
+    connections = []
 
     def make():
-        made.append(connect(database, "test"))
-        return made[-1]
+        connections.append(connect(database, "test"))
+        return connections[-1]
 
     yield make
-    for connection in made:
+    for connection in connections:
         connection.close()
 
 
@@ -115,8 +115,8 @@ def test_tables_are_contracted_when_no_earlier_broker_is_connected(database, ses
         assert 0 == versions.contract(session(), database, LATER)
     with pytest.raises(StoreError, match=r"another version.*version 2.*needs a .*version 1.*later"):
         versions.prepare(session(), database)
-    [(left,)] = session().execute("SELECT to_regclass('jobs_expires') IS NULL")
-    assert left
+    [(removed,)] = session().execute("SELECT to_regclass('jobs_expires') IS NULL")
+    assert removed
 
 
 def test_a_broker_that_comes_while_tables_are_contracted_is_refused(database, session):
@@ -196,8 +196,8 @@ def test_a_column_that_goes_is_left_out_at_once(database, session):
     with_colour = QUEUE_STORE._replace(rest=(
         *QUEUE_STORE.rest, "ALTER TABLE jobs ADD COLUMN colour text",
     ))  # fmt: skip
-    versions.prepare(made := session(), database, with_colour)
-    made.close()
+    versions.prepare(connection := session(), database, with_colour)
+    connection.close()
     without = QUEUE_STORE._replace(version=2, steps={1: Step(
         with_colour.digest, (), ("ALTER TABLE jobs DROP COLUMN IF EXISTS colour",)
     )})  # fmt: skip

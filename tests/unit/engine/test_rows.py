@@ -112,8 +112,8 @@ def test_a_damaged_limiter_does_not_fail_the_commit_that_prunes(tables):
     tables.store.put("limiters", ("task", "key", "tokens", "updated", "period"), rows)
     tables.store.db.execute("UPDATE limiters SET task = CAST(x'ff' AS TEXT) WHERE task = 'a'")
     LimitRows(tables).prune(5.0)
-    left = [key for (key,) in tables.store.scan("limiters", ("task",), damaged=True)]
-    assert left == ["c", b"\xff"]
+    remaining = [key for (key,) in tables.store.scan("limiters", ("task",), damaged=True)]
+    assert remaining == ["c", b"\xff"]
 
 
 def test_the_newest_end_of_an_id_is_said(tables):

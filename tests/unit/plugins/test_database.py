@@ -97,12 +97,12 @@ def test_the_installed_library_is_sound() -> None:
 def test_cursors_that_were_left_and_closed_hold_no_transaction(db: apsw.Connection) -> None:
     db.execute("CREATE TABLE two (a); INSERT INTO two VALUES (1), (2)")
 
-    def left() -> Any:
+    def abandon() -> Any:
         for _ in db.execute("SELECT a FROM two"):
             return first_value(db, "SELECT a FROM two")
         return 0
 
-    assert 1 == left()
+    assert 1 == abandon()
     assert apsw.SQLITE_TXN_NONE == db.txn_state()
 
 
@@ -182,8 +182,8 @@ def test_every_store_waits_for_locks(tmp_path: Path) -> None:
         "results": results._connection.db, "schedules": schedules._db,
     }  # fmt: skip
     try:
-        told = {name: db and db.pragma("busy_timeout") for name, db in waits.items()}
-        assert told == {
+        timeouts = {name: db and db.pragma("busy_timeout") for name, db in waits.items()}
+        assert timeouts == {
             "store": 5000, "checkpoints": 5000, "events": 5000, "results": 30_000,
             "schedules": 5000,
         }  # fmt: skip
@@ -210,8 +210,8 @@ def test_a_held_cursor_keeps_the_log(db: apsw.Connection) -> None:
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
     assert checkpoint(db, "RESTART")
     cursor.close()
-    kept = [first_row(db, "SELECT x FROM t ORDER BY x DESC"), first_row(db, "SELECT 1 WHERE 0")]
-    assert kept == [(3,), None]
+    rows = [first_row(db, "SELECT x FROM t ORDER BY x DESC"), first_row(db, "SELECT 1 WHERE 0")]
+    assert rows == [(3,), None]
     assert db.txn_state() == apsw.SQLITE_TXN_NONE
     assert not checkpoint(db, "RESTART")
 

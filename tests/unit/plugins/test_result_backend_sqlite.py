@@ -20,17 +20,17 @@ from eventmq.testing import FakeClock
 @pytest.fixture
 def make(tmp_path):
     """Return what makes a backend in a file of the test's own."""
-    made = []
+    backends = []
     clock = FakeClock()
 
     def make_one(**options):
-        given = {"path": str(tmp_path / "results.sqlite"), "durable": False, **options}
-        made.append(sqlite.make_backend(PluginContext("sqlite", given, clock)))
-        made[-1].clock = clock
-        return made[-1]
+        all_options = {"path": str(tmp_path / "results.sqlite"), "durable": False, **options}
+        backends.append(sqlite.make_backend(PluginContext("sqlite", all_options, clock)))
+        backends[-1].clock = clock
+        return backends[-1]
 
     yield make_one
-    for backend in made:
+    for backend in backends:
         backend.close()
 
 

@@ -44,9 +44,9 @@ def test_exponential_has_full_jitter():
     none = ExponentialDelay(2.0, 60.0, fraction=lambda: 0.0)
     assert delays(none, 5) == [0.0]
     policy = eventmq_retry_policies()["exponential"](context())
-    found = delays(policy, *[10] * 200)
-    assert min(found) < 200.0
-    assert 400.0 < max(found) <= 512.0
+    waits = delays(policy, *[10] * 200)
+    assert min(waits) < 200.0
+    assert 400.0 < max(waits) <= 512.0
 
 
 @pytest.mark.parametrize(

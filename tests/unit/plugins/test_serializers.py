@@ -260,8 +260,8 @@ def test_json_of_plain_data_is_plain_json():
 
 
 def test_json_tags_what_json_lacks():
-    found = json.loads(JSON.encode([b"\x00", {1: 2}, 2**70, float("inf")], ENVELOPE)[0])
-    assert found == [
+    data = json.loads(JSON.encode([b"\x00", {1: 2}, 2**70, float("inf")], ENVELOPE)[0])
+    assert data == [
         {"$eventmq": "bytes", "value": "AA=="},
         {"$eventmq": "dict", "value": [[1, 2]]},
         {"$eventmq": "int", "value": hex(2**70)},
@@ -317,8 +317,8 @@ def test_dill_refuses_an_age_beyond_the_dedupe_window(age):
 def test_every_value_comes_back_from_dill_with_its_types(value):
     envelope = Envelope("id", "x", created=FakeClock().now())
     data, signature = make_dill(keys=["k" * 32]).encode(value, envelope)
-    found = make_dill(keys=["k" * 32]).decode(data, replace(envelope, signature=signature))
-    assert (found, type(found)) == (value, type(value))
+    decoded = make_dill(keys=["k" * 32]).decode(data, replace(envelope, signature=signature))
+    assert (decoded, type(decoded)) == (value, type(value))
 
 
 def test_dill_says_what_cannot_be_encoded_and_where():

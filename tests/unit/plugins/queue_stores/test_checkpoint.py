@@ -62,8 +62,8 @@ class Filled:
     def log(self) -> Path:
         return self.path.with_name(f"{FILE_NAME}-wal")
 
-    def times_begun(self) -> int:
-        """Return the sequence number of the log's last beginning, as its header has it."""
+    def restarts(self) -> int:
+        """Return the checkpoint sequence number in the header of the log."""
         with self.log.open("rb") as log:
             return int.from_bytes(log.read(16)[12:], "big")
 
@@ -86,7 +86,7 @@ def test_no_commit_waits_for_a_long_reader(
         filled.commit()
         reader.execute("BEGIN")
         assert first_row(reader, "SELECT count(*) FROM jobs") == (1,)
-        begun = filled.times_begun()
+        restarts_before = filled.restarts()
         with caplog.at_level(logging.WARNING):
             for _ in range(80):
                 start = time.monotonic()
@@ -94,23 +94,23 @@ def test_no_commit_waits_for_a_long_reader(
                 assert time.monotonic() - start < PROMPT
         assert first_row(reader, "SELECT count(*) FROM jobs") == (1,)
         reader.execute("COMMIT")
-    assert filled.times_begun() == begun
+    assert filled.restarts() == restarts_before
     (record,) = caplog.records
     assert record.getMessage().endswith(" MiB: it grows while it is read by others")
     assert filled.checkpointer.forced == 1
     assert filled.log.stat().st_size > LOG_BYTES
     filled.commit_many(10)
-    assert filled.times_begun() > begun
+    assert filled.restarts() > restarts_before
     assert filled.log.stat().st_size <= LOG_BYTES
 
 
 def test_a_log_that_begins_with_a_long_commit_is_begun_anew_as_well(filled: Filled) -> None:
     """Each of these alone is longer than what the thread waits for."""
-    begun = filled.times_begun()
+    restarts_before = filled.restarts()
     for _ in range(40):
         filled.commit(5 * MIB)
         assert filled.log.stat().st_size < 64 * MIB
-    assert filled.times_begun() > begun + 3
+    assert filled.restarts() > restarts_before + 3
     assert filled.checkpointer.forced == 0
 
 
@@ -129,7 +129,7 @@ class Moving:
         pass
 
     def acquire(self, *, blocking: bool) -> bool:
-        """Say whether the committing thread has the lock, which it may wait for."""
+        """Return whether the committing thread acquired the lock; it may wait for it."""
         self.waits += blocking
         return blocking or not self.busy
 
@@ -153,10 +153,10 @@ def test_a_log_that_a_crash_left_is_emptied_by_the_next_start(
 ) -> None:
     """Else what it had cut off may be taken for damage later, and nothing of it is moved."""
     filled.commit_many(3)
-    left = shutil.copytree(filled.path.parent, tmp_path / "left")
-    log = left / f"{FILE_NAME}-wal"
+    crashed = shutil.copytree(filled.path.parent, tmp_path / "left")
+    log = crashed / f"{FILE_NAME}-wal"
     assert log.stat().st_size > 3 * MIB
-    with closing(connect(left / FILE_NAME, busy=BUSY_TIMEOUT)) as db:
+    with closing(connect(crashed / FILE_NAME, busy=BUSY_TIMEOUT)) as db:
         empty_log(db)
         assert 0 == log.stat().st_size
         assert (3,) == first_row(db, "SELECT count(*) FROM jobs")
@@ -165,10 +165,10 @@ def test_a_log_that_a_crash_left_is_emptied_by_the_next_start(
 def test_a_full_disk_lets_the_next_commit_begin_the_log_anew(filled: Filled) -> None:
     """Its blocks are there already: what runs can be finished without further ones."""
     filled.commit_many(2)
-    size, begun = filled.log.stat().st_size, filled.times_begun()
+    size, restarts_before = filled.log.stat().st_size, filled.restarts()
     filled.store._make_room()
     filled.commit()
-    assert (size, begun + 1) == (filled.log.stat().st_size, filled.times_begun())
+    assert (size, restarts_before + 1) == (filled.log.stat().st_size, filled.restarts())
 
 
 def test_the_log_stays_short_where_little_space_is_free(
@@ -190,22 +190,22 @@ def test_the_log_is_begun_anew_as_soon_as_the_thread_has_moved_its_part(
     filled: Filled, moving: Moving
 ) -> None:
     """Not only when as much again was written: the thread might be at work again by then."""
-    begun = filled.times_begun()
+    restarts_before = filled.restarts()
     filled.commit_many(12)
-    assert filled.times_begun() == begun
+    assert filled.restarts() == restarts_before
     moving.busy = False
     filled.commit_many(2)  # moved after the first, begun with the second
-    assert filled.times_begun() == begun + 1
+    assert filled.restarts() == restarts_before + 1
 
 
 def test_a_log_that_grows_faster_than_the_thread_moves_it_waits(
     filled: Filled, moving: Moving
 ) -> None:
-    begun = filled.times_begun()
+    restarts_before = filled.restarts()
     filled.commit_many(27)
     assert not moving.waits
     filled.commit_many(8)
-    assert (moving.waits, filled.times_begun()) == (1, begun + 1)
+    assert (moving.waits, filled.restarts()) == (1, restarts_before + 1)
 
 
 @pytest.fixture
@@ -228,33 +228,33 @@ def test_a_log_that_another_program_moves_is_left_to_it(
 ) -> None:
     """Nothing is moved, however long it becomes; that is said at each 64 MiB."""
     copied.commit()
-    begun = copied.times_begun()
+    restarts_before = copied.restarts()
     with caplog.at_level(logging.WARNING):
         copied.commit_many(70)
         copied.store._make_room()
         copied.commit()
-    assert copied.times_begun() == begun
+    assert copied.restarts() == restarts_before
     assert copied.log.stat().st_size > 70 * MIB
     assert copied.path.stat().st_size < MIB
     [record] = caplog.records
     assert "checkpoints are left to Litestream, so see whether that runs" in record.getMessage()
     move_log(copied.path)
     copied.commit_many(2)
-    assert copied.times_begun() == begun + 1
+    assert copied.restarts() == restarts_before + 1
     assert copied.path.stat().st_size > 70 * MIB
 
 
 def test_a_store_is_closed_and_opened_with_its_log(copied: Filled) -> None:
     """What the other program has not copied yet stays in the log, also without that program."""
     copied.commit_many(3)
-    begun, size = copied.times_begun(), copied.log.stat().st_size
+    restarts_before, size = copied.restarts(), copied.log.stat().st_size
     copied.store.close()
-    assert begun == copied.times_begun()
+    assert restarts_before == copied.restarts()
     assert size <= copied.log.stat().st_size
     again = SqliteStore(copied.path.parent, copied.clock, reserve=0, checkpoints="litestream")
     assert 3 == again.open().counts["q"].queued
     again.close()
-    assert begun == copied.times_begun()
+    assert restarts_before == copied.restarts()
     usual = SqliteStore(copied.path.parent, copied.clock, reserve=0)
     usual.open()
     usual.close()

@@ -44,48 +44,48 @@ def mode(path: Path) -> str:
 
 def test_the_ballast_is_an_eighth_of_the_reserve(data: Path) -> None:
     """A small reserve does not cost more space than it keeps."""
-    home = DataDirectory(data, 8 * MIB)
-    home.serve()
+    directory = DataDirectory(data, 8 * MIB)
+    directory.serve()
     assert (data / "ballast").stat().st_size == MIB
-    home.close()
+    directory.close()
 
 
 def test_without_a_reserve_there_is_no_ballast(data: Path) -> None:
     """There is nothing that it could bridge."""
-    home = DataDirectory(data, 0)
-    home.serve()
+    directory = DataDirectory(data, 0)
+    directory.serve()
     assert {"lock", FILE_NAME} == {file.name for file in data.iterdir()}
-    home.close()
+    directory.close()
 
 
 def test_who_only_looks_makes_no_store(data: Path) -> None:
     """fsck and a backup take the lock as well."""
-    home = DataDirectory(data, 8 * MIB)
-    home.open()
+    directory = DataDirectory(data, 8 * MIB)
+    directory.open()
     assert ["lock"] == [file.name for file in data.iterdir()]
-    home.close()
+    directory.close()
 
 
 def test_a_nearly_full_disk_gives_the_ballast_back(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What runs is finished in its space; submissions are refused from then on."""
-    home = DataDirectory(data, 8 * MIB)
-    home.serve()
-    assert not home.low(0.0)
-    monkeypatch.setattr(home, "free", lambda: MIB)
-    assert home.low(2.0)
+    directory = DataDirectory(data, 8 * MIB)
+    directory.serve()
+    assert not directory.low(0.0)
+    monkeypatch.setattr(directory, "free", lambda: MIB)
+    assert directory.low(2.0)
     assert not (data / "ballast").exists()
-    home.close()
+    directory.close()
 
 
 def test_a_start_on_a_full_disk_gives_the_ballast_back(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is gone before anything of the start needs space."""
-    home = DataDirectory(data, 8 * MIB)
-    home.serve()
-    home.close()
+    directory = DataDirectory(data, 8 * MIB)
+    directory.serve()
+    directory.close()
     assert (data / "ballast").exists()
     again = DataDirectory(data, 8 * MIB)
     monkeypatch.setattr(again, "free", lambda: 3 * 4096)
@@ -98,24 +98,24 @@ def test_what_is_too_full_says_how_much_would_do(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log may have to go into the database, and a start needs some space of its own."""
-    home = DataDirectory(data, 0)
-    home.serve()
+    directory = DataDirectory(data, 0)
+    directory.serve()
     (data / f"{FILE_NAME}-wal").write_bytes(bytes(5 * MIB))
-    monkeypatch.setattr(home, "free", lambda: 0)
-    assert f"{data} is full: free {5 + START_BYTES // MIB} MiB there" in str(home.full())
-    monkeypatch.setattr(home, "free", lambda: 64 * MIB)
-    assert "free 1 MiB there" in str(home.full())
-    home.close()
+    monkeypatch.setattr(directory, "free", lambda: 0)
+    assert f"{data} is full: free {5 + START_BYTES // MIB} MiB there" in str(directory.full())
+    monkeypatch.setattr(directory, "free", lambda: 64 * MIB)
+    assert "free 1 MiB there" in str(directory.full())
+    directory.close()
 
 
 def test_a_directory_that_is_gone_is_no_traceback(data: Path) -> None:
     """The look at the free space is often the first to notice."""
-    home = DataDirectory(data, 8 * MIB)
-    home.serve()
+    directory = DataDirectory(data, 8 * MIB)
+    directory.serve()
     data.rename(data.with_name("moved"))
     with pytest.raises(StoreError, match="was moved or removed under the running broker"):
-        home.low(2.0)
-    home.close()
+        directory.low(2.0)
+    directory.close()
 
 
 # The lock
@@ -123,11 +123,11 @@ def test_a_directory_that_is_gone_is_no_traceback(data: Path) -> None:
 
 def test_a_directory_has_one_broker(data: Path) -> None:
     """The second is told which process has it."""
-    home = DataDirectory(data, 0)
-    home.serve()
+    directory = DataDirectory(data, 0)
+    directory.serve()
     with pytest.raises(StoreError, match=f"in use by another broker .process {os.getpid()}"):
         DataDirectory(data, 0).serve()
-    home.close()
+    directory.close()
 
 
 _SERVES = """
@@ -135,30 +135,30 @@ import sys
 from pathlib import Path
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
-home = DataDirectory(Path(sys.argv[1]), 0)
+directory = DataDirectory(Path(sys.argv[1]), 0)
 try:
-    home.serve() if sys.argv[2] == "serve" else home.open()
+    directory.serve() if sys.argv[2] == "serve" else directory.open()
 except StoreError as error:
     sys.exit(str(error))
 """
 
 
-def serve_elsewhere(data: Path, how: str = "serve") -> str:
+def serve_elsewhere(data: Path, method: str = "serve") -> str:
     """Return what another process is told that wants the directory, "" if it gets it."""
-    command = [sys.executable, "-c", _SERVES, str(data), how]
+    command = [sys.executable, "-c", _SERVES, str(data), method]
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the database is locked on Linux only")
-@pytest.mark.parametrize("how", ["serve", "open"])
-def test_a_deleted_lock_lets_no_other_broker_in(data: Path, how: str) -> None:
+@pytest.mark.parametrize("method", ["serve", "open"])
+def test_a_deleted_lock_lets_no_other_broker_in(data: Path, method: str) -> None:
     """The database is locked too."""
-    home = DataDirectory(data, 0)
-    home.serve()
+    directory = DataDirectory(data, 0)
+    directory.serve()
     (data / "lock").unlink()
-    assert "in use by another broker" in serve_elsewhere(data, how)
-    home.close()
-    assert "" == serve_elsewhere(data, how)
+    assert "in use by another broker" in serve_elsewhere(data, method)
+    directory.close()
+    assert "" == serve_elsewhere(data, method)
 
 
 _HOLDS = """
@@ -172,16 +172,18 @@ def test_a_refused_open_frees_no_lock_of_this_process(data: Path) -> None:
     """To close a second descriptor would free what SQLite has locked by the first."""
     import fcntl
 
-    home = DataDirectory(data, 0)
-    home.serve()
-    fcntl.lockf(home.descriptors[home.database], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 << 30)
+    directory = DataDirectory(data, 0)
+    directory.serve()
+    fcntl.lockf(
+        directory.descriptors[directory.database], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 << 30
+    )
     (data / "lock").unlink()
     with pytest.raises(StoreError, match="in use by another broker"):
         DataDirectory(data, 0).serve()
-    command = [sys.executable, "-c", _HOLDS, str(home.database)]
-    taken = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "BlockingIOError" in taken.stderr
-    home.close()
+    command = [sys.executable, "-c", _HOLDS, str(directory.database)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in process.stderr
+    directory.close()
 
 
 _TAKES_THE_INDEX = """
@@ -199,10 +201,10 @@ def test_an_open_store_keeps_its_hold_of_the_index(data: Path) -> None:
     store = SqliteStore(data, FakeClock(), reserve=0)
     store.open()
     command = [sys.executable, "-c", _TAKES_THE_INDEX, str(data / f"{FILE_NAME}-shm")]
-    taken = subprocess.run(command, capture_output=True, text=True, check=False)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
     store.close()
-    assert taken.returncode == 1
-    assert "BlockingIOError" in taken.stderr
+    assert process.returncode == 1
+    assert "BlockingIOError" in process.stderr
 
 
 # Where it is
@@ -250,16 +252,16 @@ def test_wider_modes_are_told_with_what_ends_them(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They stay as they are: who set them may have meant it."""
-    home = DataDirectory(data, 8 * MIB)
-    home.serve()
-    home.close()
+    directory = DataDirectory(data, 8 * MIB)
+    directory.serve()
+    directory.close()
     assert [] == caplog.messages
     data.chmod(0o755)
     (data / FILE_NAME).chmod(0o644)
-    home.serve()
-    home.close()
+    directory.serve()
+    directory.close()
     database = data / FILE_NAME
-    (told,) = caplog.messages
-    assert f"{data} has mode 0755, {database} has mode 0644" in told
-    assert f"to prevent that: chmod 700 {data} && chmod 600 {database}" in told
+    (message,) = caplog.messages
+    assert f"{data} has mode 0755, {database} has mode 0644" in message
+    assert f"to prevent that: chmod 700 {data} && chmod 600 {database}" in message
     assert ("0o755", "0o644") == (mode(data), mode(database))

@@ -69,7 +69,7 @@ class Store:
             self.confirmed.append(job.id)
         return write_result
 
-    def found(self) -> Sequence[Any]:
+    def find_confirmed(self) -> Sequence[Any]:
         """Return what the store has of the confirmed jobs."""
         return list(self.submit(FindJobs(self.confirmed)).values())
 
@@ -103,23 +103,23 @@ def full_after_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tables, "flush_counts", flush_counts)
 
 
-@pytest.mark.parametrize("what", [Tables, EventLog])
+@pytest.mark.parametrize("component", [Tables, EventLog])
 def test_a_commit_that_cannot_be_undone_is_the_last_one(
-    opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, what: type
+    opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, component: type
 ) -> None:
     """Memory has the number of a queue that the database has not: jobs of it would be lost."""
     store = opened()
     store.admit()
     with monkeypatch.context() as patched:
         full_after_rows(patched)
-        patched.setattr(what, "reload", fail)
+        patched.setattr(component, "reload", fail)
         write_result = store.admit("new")
     assert isinstance(write_result, StoreError)
     assert str(write_result).endswith("cannot undo a commit that failed: disk I/O error")
     assert [store.admit("new"), store.admit()] == [write_result, write_result]
     store.store.close()
     store.open()
-    assert [each.job.damaged for each in store.found()] == [False]
+    assert [each.job.damaged for each in store.find_confirmed()] == [False]
     assert store.admit("new") == {}
 
 
@@ -149,7 +149,7 @@ def test_a_commit_that_was_undone_is_not_the_last_one(
     assert store.admit("new") == {}
     store.store.close()
     store.open()
-    assert [each.job.queue for each in store.found()] == ["new"]
+    assert [each.job.queue for each in store.find_confirmed()] == ["new"]
 
 
 def test_ballast_that_cannot_be_given_back_is_an_error_of_the_store(
@@ -308,7 +308,7 @@ def test_a_log_that_cannot_be_moved_for_any_reason_ends_the_store(
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "found"),
+    ("key", "value", "description"),
     [
         ("store_id", "7", "7, of the type int and not str"),
         ("store_id", "x'c1'", "b'\\xc1', of the type bytes and not str"),
@@ -317,7 +317,7 @@ def test_a_log_that_cannot_be_moved_for_any_reason_ends_the_store(
     ],
 )
 def test_a_store_whose_id_or_epoch_was_altered_is_refused_in_one_sentence(
-    opened: Callable[..., Store], tmp_path: Path, key: str, value: str, found: str
+    opened: Callable[..., Store], tmp_path: Path, key: str, value: str, description: str
 ) -> None:
     """It names the store, the entry and what helps; a repair makes it anew."""
     opened().store.close()
@@ -327,7 +327,7 @@ def test_a_store_whose_id_or_epoch_was_altered_is_refused_in_one_sentence(
     with pytest.raises(StoreError) as refused:
         opened()
     assert str(refused.value) == (
-        f"cannot open the store {path}: its {key} in the table meta is {found}; "
+        f"cannot open the store {path}: its {key} in the table meta is {description}; "
         f"eventmq fsck --repair gives it another one; {SALVAGE}"
     )
     SqliteTools(path, durable=True).repair()

@@ -79,11 +79,11 @@ def test_a_commit_into_files_without_a_name_has_no_receipt(
 ) -> None:
     """It is stored, and nobody would find it."""
     assert not isinstance(commit(store), Exception)
-    hurt, told = HARMS[harm]
+    hurt, message = HARMS[harm]
     hurt(tmp_path / "data")
     write_result = commit(store)
     assert isinstance(write_result, StoreError)
-    assert told in str(write_result)
+    assert message in str(write_result)
     assert "gives no further receipt" in str(write_result)
 
 
@@ -93,13 +93,13 @@ def test_a_store_that_does_nothing_notices_it_too(
 ) -> None:
     """The index is looked at here only: readers that make another one are not waited for."""
     store.verify()
-    hurt, told = HARMS.get(
+    hurt, message = HARMS.get(
         harm, (lambda data: (data / f"{FILE_NAME}-shm").unlink(), f"{FILE_NAME}-shm is gone")
     )
     hurt(tmp_path / "data")
     with pytest.raises(StoreError, match="was moved or removed under the running broker") as raised:
         store.verify()
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize("harm", ["database deleted", "directory moved", "directory swapped"])
@@ -160,10 +160,10 @@ def test_the_log_of_a_store_that_was_taken_away_is_left_alone(
     before = log.read_bytes()
     assert before
 
-    def gone(_: object) -> None:
+    def raise_removed(_: object) -> None:
         raise StoreError("it is another file now")
 
-    monkeypatch.setattr(type(store._opened), "verify", gone)
+    monkeypatch.setattr(type(store._opened), "verify", raise_removed)
     store.close()
     assert before == log.read_bytes()
 
@@ -202,11 +202,11 @@ def test_a_look_after_a_commit_asks_for_no_times_of_the_log(
         pytest.skip("this system cannot say where an open file is")
     store = SqliteStore(tmp_path / "data", clock, reserve=0)
     store.open()
-    asked: list[str] = []
+    paths: list[str] = []
     stat = os.stat
-    monkeypatch.setattr(os, "stat", lambda path: [asked.append(os.fspath(path)), stat(path)][1])
+    monkeypatch.setattr(os, "stat", lambda path: [paths.append(os.fspath(path)), stat(path)][1])
     store._opened.committed()
     monkeypatch.undo()
     store.close()
-    assert asked
-    assert not [path for path in asked if path.endswith("-wal")]
+    assert paths
+    assert not [path for path in paths if path.endswith("-wal")]

@@ -59,8 +59,8 @@ def make_store(folder: Path, *statements: str, logged: bool = False) -> None:
 
 def content(folder: Path) -> dict[str, bytes]:
     """Return what is in the files of a store, the index of its log and empty logs aside."""
-    found = {path.name: path.read_bytes() for path in folder.glob(f"{FILE_NAME}*")}
-    return {name: data for name, data in found.items() if data and not name.endswith("-shm")}
+    contents = {path.name: path.read_bytes() for path in folder.glob(f"{FILE_NAME}*")}
+    return {name: data for name, data in contents.items() if data and not name.endswith("-shm")}
 
 
 def run(*arguments: str) -> str:
@@ -83,7 +83,7 @@ def read_events(folder: Path) -> str:
     return str(raised.value)
 
 
-WAYS: dict[str, Callable[[Path], str]] = {
+OPENINGS: dict[str, Callable[[Path], str]] = {
     "broker": serve,
     "journal": read_events,
     "fsck": lambda folder: run("fsck", str(folder)),
@@ -97,26 +97,26 @@ WAYS: dict[str, Callable[[Path], str]] = {
 
 @pytest.mark.parametrize("logged", [False, True], ids=["closed", "with a log"])
 @pytest.mark.parametrize(
-    ("way", "statement"),
+    ("opening", "statement"),
     # A hash that is missing is damage, and what is damaged can be salvaged.
-    [(w, s) for w in WAYS for s in OTHERS if w != "salvage" or "DELETE" not in s],
+    [(w, s) for w in OPENINGS for s in OTHERS if w != "salvage" or "DELETE" not in s],
 )
 def test_a_store_of_another_version_is_refused_and_left_as_it_is(
-    tmp_path: Path, way: str, statement: str, logged: bool
+    tmp_path: Path, opening: str, statement: str, logged: bool
 ) -> None:
     """The sentence has what was found, what is needed and what helps."""
     folder = tmp_path / "data"
     make_store(folder, statement, logged=logged)
     before = content(folder)
-    said = " ".join(WAYS[way](folder).split())
+    message = " ".join(OPENINGS[opening](folder).split())
     hash_ = schema.SCHEMA_HASH
-    found = OTHERS[statement].format(hash=hash_)
-    if way == "salvage":  # it reads the version in the header alone
-        found = found.replace(f"table definitions {hash_}", "no hash of its tables")
-    assert found in said
-    assert f"this EventMQ needs version 1 with table definitions {hash_}" in said
-    assert "work off its jobs with the EventMQ that made it" in said
-    assert "or use another data directory (--data-dir)" in said
+    expected = OTHERS[statement].format(hash=hash_)
+    if opening == "salvage":  # it reads the version in the header alone
+        expected = expected.replace(f"table definitions {hash_}", "no hash of its tables")
+    assert expected in message
+    assert f"this EventMQ needs version 1 with table definitions {hash_}" in message
+    assert "work off its jobs with the EventMQ that made it" in message
+    assert "or use another data directory (--data-dir)" in message
     assert content(folder) == before
     assert not list(folder.parent.glob("new*"))
     assert not (folder.parent / "copy.sqlite").exists()
@@ -165,7 +165,7 @@ def test_a_store_whose_hash_alone_is_damaged_is_salvaged(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("statement", "found"),
+    ("statement", "expected"),
     [
         ("PRAGMA user_version = 2", "it has version 2 with table definitions "),
         ("DELETE FROM beats WHERE key = 'schema'", "it has version 1 with no hash of its tables, "),
@@ -176,7 +176,7 @@ def test_a_store_whose_hash_alone_is_damaged_is_salvaged(tmp_path: Path) -> None
     ],
 )
 def test_schedules_of_another_version_are_refused_and_left_as_they_are(
-    tmp_path: Path, statement: str, found: str
+    tmp_path: Path, statement: str, expected: str
 ) -> None:
     path = tmp_path / "schedules.sqlite"
     SqliteSchedules(path, FakeClock()).close()
@@ -186,7 +186,7 @@ def test_schedules_of_another_version_are_refused_and_left_as_they_are(
     before = path.read_bytes()
     with pytest.raises(StoreError, match="define the schedules again") as raised:
         SqliteSchedules(path, FakeClock())
-    assert found in str(raised.value)
+    assert expected in str(raised.value)
     assert path.read_bytes() == before
 
 
@@ -223,7 +223,7 @@ _EARLIER = (
 )
 
 
-def made_up_steps(*, second_fails: bool = False) -> dict[int, schema.Migration]:
+def example_migrations(*, second_fails: bool = False) -> dict[int, schema.Migration]:
     """Return a step from version 1, whose tables have another name, and one from version 2."""
 
     def add_note(db):
@@ -242,7 +242,7 @@ def made_up_steps(*, second_fails: bool = False) -> dict[int, schema.Migration]:
 @pytest.fixture
 def version_3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr(schema, "MIGRATIONS", made_up_steps())
+    monkeypatch.setattr(schema, "MIGRATIONS", example_migrations())
 
 
 @pytest.mark.usefixtures("version_3")
@@ -265,7 +265,7 @@ def test_a_step_that_fails_leaves_the_store_at_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(tmp_path / "data", *_EARLIER, "PRAGMA user_version = 1")
-    monkeypatch.setattr(schema, "MIGRATIONS", made_up_steps(second_fails=True))
+    monkeypatch.setattr(schema, "MIGRATIONS", example_migrations(second_fails=True))
     with pytest.raises(RuntimeError, match="stops here"):
         SqliteStore(tmp_path / "data", FakeClock(), reserve=0).open()
     with closing(connect(tmp_path / "data" / FILE_NAME, busy=0.0)) as db:
@@ -274,21 +274,23 @@ def test_a_step_that_fails_leaves_the_store_at_its_version(
             ("earlier",)
         ]
         assert first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'poison'")
-    monkeypatch.setattr(schema, "MIGRATIONS", made_up_steps())
+    monkeypatch.setattr(schema, "MIGRATIONS", example_migrations())
     store = SqliteStore(tmp_path / "data", FakeClock(), reserve=0)
     assert store.open().counts["q"].queued == 1
     store.close()
 
 
 @pytest.mark.usefixtures("version_3")
-@pytest.mark.parametrize("way", ["journal", "fsck", "backup"])
+@pytest.mark.parametrize("opening", ["journal", "fsck", "backup"])
 def test_who_does_not_write_asks_for_a_broker_that_changes_the_store(
-    tmp_path: Path, way: str
+    tmp_path: Path, opening: str
 ) -> None:
     make_store(tmp_path / "data", *_EARLIER, "PRAGMA user_version = 1")
     before = content(tmp_path / "data")
-    said = " ".join(WAYS[way](tmp_path / "data").split())
-    assert "has store version 1: start a broker on it once, which changes it to version 3" in said
+    message = " ".join(OPENINGS[opening](tmp_path / "data").split())
+    assert (
+        "has store version 1: start a broker on it once, which changes it to version 3" in message
+    )
     assert content(tmp_path / "data") == before
 
 
