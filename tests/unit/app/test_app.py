@@ -158,8 +158,8 @@ def test_async_tasks_and_coroutines_work(app: EventMQ) -> None:
         assert (await app.ajob(job.id)).id == job.id
         jobs = await double.amap([(1,), (2,)])
         assert (await app.await_(jobs)).pending == []
-        found = [await job.aget() async for job in app.as_completed(jobs)]
-        assert sorted(found) == [2, 4]
+        results = [await job.aget() async for job in app.as_completed(jobs)]
+        assert sorted(results) == [2, 4]
         sent = await app.asend(double.name, (5,))
         assert await sent.aget() == 10
         assert (await app.aask("ping"))["epoch"] > 0
@@ -236,15 +236,15 @@ def test_a_job_is_delayed(app: EventMQ) -> None:
 
 
 def test_the_same_id_is_one_job(app: EventMQ) -> None:
-    ran = []
+    runs = []
 
     @app.task
     def work() -> None:
-        ran.append(1)
+        runs.append(1)
 
     for _ in range(2):
         work.apply_async(job_id="once").get()
-    assert ran == [1]
+    assert runs == [1]
 
 
 def test_an_unknown_job_is_not_found(app: EventMQ) -> None:
@@ -254,11 +254,11 @@ def test_an_unknown_job_is_not_found(app: EventMQ) -> None:
 
 def test_many_jobs_by_name_have_the_ids_that_the_caller_chose(app: EventMQ) -> None:
     """Each its own arguments; sent again they are the same jobs."""
-    ran = []
+    runs = []
 
     @app.task(name="work")
     def work(x: int, *, y: int = 0) -> int:
-        ran.append(x)
+        runs.append(x)
         return x + y
 
     calls: list[Any] = [((1,), {}), ((2,), {"y": 5}), ((3,), {"y": 7})]
@@ -266,7 +266,7 @@ def test_many_jobs_by_name_have_the_ids_that_the_caller_chose(app: EventMQ) -> N
         jobs = app.send_many("work", calls, job_ids=["a", "b", "c"])
         assert [job.id for job in jobs] == ["a", "b", "c"]
         assert [job.get() for job in jobs] == [1, 7, 10]
-    assert sorted(ran) == [1, 2, 3]
+    assert sorted(runs) == [1, 2, 3]
     assert len({job.id for job in app.send_many("work", calls, queue="parked")}) == 3
     with app.batch():
         jobs = app.send_many("work", calls)
@@ -721,12 +721,12 @@ def test_a_broker_of_the_settings_serves(tmp_path: Any) -> None:
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("given", [(1, 2), ("ab",)])
-def test_send_shows_the_right_call_where_arguments_are_no_sequence(given: Any) -> None:
+@pytest.mark.parametrize("arguments", [(1, 2), ("ab",)])
+def test_send_shows_the_right_call_where_arguments_are_no_sequence(arguments: Any) -> None:
     app = EventMQ(broker="memory://")
     for call in (app.send, lambda *args: asyncio.run(app.asend(*args))):
         with pytest.raises(SettingsError) as caught:
-            call("t", *given)
+            call("t", *arguments)
         assert "as in app.send('t', (value,))" in str(caught.value)
     app.close()
 
@@ -785,8 +785,8 @@ def test_a_worker_of_threads_refuses_a_soft_limit_that_it_cannot_keep() -> None:
 def test_the_event_log_of_a_folder_without_a_store_says_what_to_name(tmp_path):
     with pytest.raises(StoreError) as caught:
         EventMQ(data_dir=str(tmp_path)).event_log()
-    said = f"there is no store in {tmp_path}: name the data directory of a broker"
-    assert str(caught.value) == said
+    message = f"there is no store in {tmp_path}: name the data directory of a broker"
+    assert str(caught.value) == message
 
 
 def test_an_event_log_that_only_the_broker_can_read_is_an_error():
@@ -799,7 +799,7 @@ def test_an_event_log_that_only_the_broker_can_read_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"accept_content": ["msgpack", "dill"]}, "there is no key to sign with"),
         (
@@ -811,9 +811,9 @@ def test_an_event_log_that_only_the_broker_can_read_is_an_error():
         ({"result_backend": "sqlite:///r?max_bytes=0"}, "'max_bytes' of 'sqlite' must be a whole"),
     ],
 )
-def test_a_worker_does_not_start_with_a_plugin_that_it_could_not_use(settings, said):
+def test_a_worker_does_not_start_with_a_plugin_that_it_could_not_use(settings, message):
     """It would fail its jobs one by one."""
-    with pytest.raises(PluginError, match=said):
+    with pytest.raises(PluginError, match=message):
         EventMQ(broker="tcp://127.0.0.1:1", **settings).make_worker()
 
 
@@ -875,7 +875,7 @@ def test_all_tasks_have_the_defaults_that_they_do_not_say_otherwise(
 
 
 @pytest.mark.parametrize(
-    ("defaults", "said"),
+    ("defaults", "message"),
     [
         ({"timout": 60}, "a task takes no argument 'timout'; did you mean 'timeout'?"),
         ({"timeout": "60"}, "timeout is '60'; allowed is: seconds"),
@@ -886,8 +886,8 @@ def test_all_tasks_have_the_defaults_that_they_do_not_say_otherwise(
     ],
     ids=str,
 )
-def test_wrong_defaults_are_an_error_where_the_app_is_made(defaults: Any, said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_wrong_defaults_are_an_error_where_the_app_is_made(defaults: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         EventMQ("shop", task_defaults=defaults)
 
 
@@ -930,7 +930,7 @@ def test_the_module_of_the_app_may_call_it(packages: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (("found_none",), "autodiscover found no module 'tasks' in found_none; name packages"),
         ((), "autodiscover found no module 'tasks' in no package; name packages"),
@@ -941,8 +941,8 @@ def test_the_module_of_the_app_may_call_it(packages: Path) -> None:
     ],
     ids=str,
 )
-def test_packages_without_tasks_are_an_error(packages: Path, names: Any, said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_packages_without_tasks_are_an_error(packages: Path, names: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         EventMQ("shop").autodiscover(*names)
 
 

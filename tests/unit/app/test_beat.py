@@ -14,17 +14,17 @@ JOB = ScheduledJob("j1", "shop.report", "mail", "task:shop.report", b"")
 
 
 @pytest.mark.parametrize(
-    ("why", "line"),
+    ("cause", "line"),
     [
         (DuplicateJob("there is one", job_id="j0"), ("INFO", "not needed: there is one")),
         (UnknownTask("nobody knows it"), ("ERROR", "refused: nobody knows it")),
     ],
 )
 def test_a_job_that_will_not_be_is_one_line_with_its_fields(
-    caplog: pytest.LogCaptureFixture, why: Exception, line: tuple[str, str]
+    caplog: pytest.LogCaptureFixture, cause: Exception, line: tuple[str, str]
 ) -> None:
     caplog.set_level(logging.INFO, "eventmq.scheduler")
-    assert _submit_result(JOB, why) is None
+    assert _submit_result(JOB, cause) is None
     [record] = caplog.records
     level, text = line
     assert record.levelname == level

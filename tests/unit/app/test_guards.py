@@ -190,8 +190,8 @@ def test_a_broker_outlives_an_order_and_a_strategy_that_raise(caplog):
 
         jobs = [add.options(queue=queue).delay(1, 2) for queue in ("mail", "default") * 5]
         assert [job.get(timeout=30) for job in jobs] == [3] * 10
-    found = [r.getMessage() for r in caplog.records if "serves in its place" in r.getMessage()]
-    assert sorted(text.partition(" failed")[0] for text in found) == [
+    warnings = [r.getMessage() for r in caplog.records if "serves in its place" in r.getMessage()]
+    assert sorted(text.partition(" failed")[0] for text in warnings) == [
         "queue order 'ageing' of plugin 'ageing'",
         "routing strategy 'picky' of plugin 'ageing'",
     ]

@@ -129,9 +129,9 @@ def test_one_that_has_ended_and_is_still_there_begins_anew(app: EventMQ, number:
     ended = replace(app.schedules.get("a"), remaining=0)
     assert app.schedules.store.save([(ended, ended.version)]).done == [True]
     app.schedule("a", task.s(number), every(hours=1), run_count=5)
-    found = app.schedules.get("a")
-    assert found.remaining == 5
-    assert found.created > ended.created
+    stored = app.schedules.get("a")
+    assert stored.remaining == 5
+    assert stored.created > ended.created
 
 
 def test_relative_expiry_is_kept_as_a_length_of_time(app: EventMQ) -> None:
@@ -209,9 +209,9 @@ def test_the_error_of_an_unknown_name_has_the_nearest(app: EventMQ) -> None:
 )
 def test_what_is_not_allowed_is_refused(app: EventMQ, change: dict[str, Any], problem: str) -> None:
     task = app.task(name="add")(add)
-    given = {"name": "a", "signature": task.s(1), "trigger": every(hours=1), **change}
+    arguments = {"name": "a", "signature": task.s(1), "trigger": every(hours=1), **change}
     with pytest.raises(SettingsError, match=problem):
-        app.schedule(**given)
+        app.schedule(**arguments)
     assert app.schedules.list() == []
 
 
@@ -280,10 +280,10 @@ def test_a_module_declares_and_sends_nothing(
 
     try:
         assert not coded.app.components.started
-        found = coded.app.schedules.in_code()
-        assert set(found) == {"coded.tick", "nightly"}
-        assert (found["nightly"].queue, found["nightly"].source) == ("mail", "code")
-        assert found["coded.tick"].trigger == 'every:{"seconds":30.0}'
+        declared = coded.app.schedules.in_code()
+        assert set(declared) == {"coded.tick", "nightly"}
+        assert (declared["nightly"].queue, declared["nightly"].source) == ("mail", "code")
+        assert declared["coded.tick"].trigger == 'every:{"seconds":30.0}'
     finally:
         coded.app.close()
         sys.modules.pop("coded")

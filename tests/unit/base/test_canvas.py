@@ -29,11 +29,11 @@ class Tasks:
 
     def __init__(self, **settings):
         self.app = EventMQ("canvas", **settings)
-        self.told = []
+        self.failures = []
         self.add = self.app.task(self._add)
         self.total = self.app.task(name="total")(sum)
         self.fail = self.app.task(name="fail")(self._fail)
-        self.tell = self.app.task(name="tell")(self.told.append)
+        self.tell = self.app.task(name="tell")(self.failures.append)
 
     @staticmethod
     def _add(a, b=0):
@@ -219,18 +219,18 @@ def test_a_chord_may_go_on_with_what_there_is(tasks):
 def test_an_error_callback_gets_what_failed(tasks):
     job = chain(tasks.add.s(1), tasks.fail.s(), tasks.add.s()).on_error(tasks.tell.s()).delay()
     tasks.inline.drain()
-    [told] = tasks.told
-    assert (told["state"], told["type"], told["message"]) == (
+    [failure] = tasks.failures
+    assert (failure["state"], failure["type"], failure["message"]) == (
         "failed", "builtins.ValueError", "none left",
     )  # fmt: skip
-    assert "in _fail" in told["traceback"]
-    assert told["id"] == job.graph()[1]["id"]
+    assert "in _fail" in failure["traceback"]
+    assert failure["id"] == job.graph()[1]["id"]
 
 
 def test_an_error_callback_is_not_called_without_an_error(tasks):
     tasks.add.s(1).on_error(tasks.tell.s()).delay()
     tasks.inline.drain()
-    assert tasks.told == []
+    assert tasks.failures == []
     assert tasks.inline.enqueued() == []
 
 

@@ -85,9 +85,9 @@ def refusal(**options: Any) -> str:
     ],
 )
 def test_a_value_becomes_the_type(value: object, kind: Any, expected: object) -> None:
-    found = convert(value, kind)
-    assert found == expected
-    assert type(found) is type(expected)
+    converted = convert(value, kind)
+    assert converted == expected
+    assert type(converted) is type(expected)
 
 
 def test_a_value_of_the_type_is_returned_itself() -> None:
@@ -356,7 +356,7 @@ class Numbers:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("pauses", [1.0, math.nan], "a list of numbers"),
         ("pauses", [1.0, math.inf], "a list of numbers"),
@@ -366,10 +366,10 @@ class Numbers:
     ],
     ids=str,
 )
-def test_numbers_in_lists_and_tables_have_the_bounds_of_numbers(name, value, said) -> None:
+def test_numbers_in_lists_and_tables_have_the_bounds_of_numbers(name, value, message) -> None:
     with pytest.raises(PluginError) as caught:
         read_options(Numbers, {name: value}, owner="plugin 'demo'")
-    assert str(caught.value).startswith(f"option {name!r} of plugin 'demo' must be {said}")
+    assert str(caught.value).startswith(f"option {name!r} of plugin 'demo' must be {message}")
 
 
 def test_the_largest_numbers_are_allowed() -> None:

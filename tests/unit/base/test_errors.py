@@ -25,13 +25,13 @@ def drawn() -> dict[str, str]:
     parents: dict[str, str] = {}
     above: list[tuple[int, str]] = []
     for line in (errors.__doc__ or "").splitlines():
-        found = re.match(r"    ((?:[| ]   )*)(?:[|`]-- )?([A-Z]\w+)", line)
-        if found is None:
+        drawing = re.match(r"    ((?:[| ]   )*)(?:[|`]-- )?([A-Z]\w+)", line)
+        if drawing is None:
             continue
-        depth = 0 if "-- " not in line else 1 + len(found[1]) // 4
+        depth = 0 if "-- " not in line else 1 + len(drawing[1]) // 4
         above = [(d, name) for d, name in above if d < depth]
-        parents[found[2]] = above[-1][1] if above else ""
-        above.append((depth, found[2]))
+        parents[drawing[2]] = above[-1][1] if above else ""
+        above.append((depth, drawing[2]))
     return parents
 
 
@@ -43,9 +43,9 @@ def test_the_tree_is_drawn_as_it_is() -> None:
 
 def test_what_is_also_a_standard_exception_is_drawn_so() -> None:
     """``except TimeoutError`` catches a late result."""
-    said = dict(re.findall(r"([A-Z]\w+) +\(also a (\w+)\)", errors.__doc__ or ""))
+    documented = dict(re.findall(r"([A-Z]\w+) +\(also a (\w+)\)", errors.__doc__ or ""))
     real = {name: base.__name__ for name, cls in CLASSES.items() for base in cls.__bases__[1:]}
-    assert said == real
+    assert documented == real
 
 
 def test_all_is_sorted_and_names_every_class() -> None:

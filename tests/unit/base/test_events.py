@@ -17,8 +17,8 @@ def rows_after(title):
     """Return the rows of the table below a title, each a tuple of its cells."""
     table = PAGE.partition(f"\n{title}\n--")[2].partition(".. list-table::")[2]
     table = re.split(r"\n\S", table)[0]
-    found = re.findall(r"\n   \* - (.*)\n     - (.*)\n     - (.*)", table)
-    return found[1:]
+    cells = re.findall(r"\n   \* - (.*)\n     - (.*)\n     - (.*)", table)
+    return cells[1:]
 
 
 def test_the_page_has_every_column_with_its_type_and_meaning():

@@ -37,7 +37,7 @@ def test_an_option_of_a_task_in_celerys_word_says_ours(declare: Any, word: str) 
 
 @pytest.mark.parametrize("word", hints.CALL_OPTIONS)
 def test_an_option_of_a_call_in_celerys_word_says_ours(word: str) -> None:
-    said = f"a call takes no argument {word!r}; {hints.CALL_OPTIONS[word]}"
+    message = f"a call takes no argument {word!r}; {hints.CALL_OPTIONS[word]}"
     for call in (
         lambda: add.apply_async((1, 2), **{word: "x"}),
         lambda: add.options(**{word: "x"}),
@@ -45,7 +45,7 @@ def test_an_option_of_a_call_in_celerys_word_says_ours(word: str) -> None:
     ):
         with pytest.raises(SettingsError) as caught:
             call()
-        assert str(caught.value) == said
+        assert str(caught.value) == message
 
 
 def test_another_unknown_option_of_apply_async_gets_the_nearest_one() -> None:
@@ -57,8 +57,8 @@ def test_another_unknown_option_of_apply_async_gets_the_nearest_one() -> None:
 def test_a_setting_in_celerys_word_says_ours(word: str) -> None:
     with pytest.raises(SettingsError) as caught:
         EventMQ("shop", **{word: {"shop.*": "mail"}})
-    said = f"unknown setting {word!r} from argument; {hints.SETTINGS[word]}"
-    assert str(caught.value) == said
+    message = f"unknown setting {word!r} from argument; {hints.SETTINGS[word]}"
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

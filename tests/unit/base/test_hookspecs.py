@@ -54,8 +54,8 @@ def test_a_hook_says_when_and_on_which_thread(name):
 @EVERY
 def test_a_hook_documents_exactly_its_parameters_and_its_return(name):
     signature = inspect.signature(HOOKS[name])
-    given = re.search(r"Args:\n((?:    .*\n)+)", doc(name) + "\n")
-    documented = re.findall(r"^    (\w+):", given[1], re.MULTILINE) if given else []
+    args_section = re.search(r"Args:\n((?:    .*\n)+)", doc(name) + "\n")
+    documented = re.findall(r"^    (\w+):", args_section[1], re.MULTILINE) if args_section else []
     assert documented == list(signature.parameters)
     assert ("Returns:" in doc(name)) == (signature.return_annotation != "None")
 

@@ -64,12 +64,12 @@ def test_without_a_descriptor_nothing_is_told_and_nothing_raised(
 def test_a_sign_of_life_comes_at_half_of_the_time(manager: ServiceManager) -> None:
     notifier = Notifier(manager.environ(watchdog=10.0))
     assert notifier.every == 5.0
-    told = []
+    messages = []
     for now in (100.0, 104.9, 105.0, 109.0, 110.5, 115.4, 115.5):
         notifier.turn(now)
-        told.append(manager.told(0.0))
+        messages.append(manager.told(0.0))
     sign = {"WATCHDOG": "1"}
-    assert told == [sign, {}, sign, {}, sign, {}, sign]
+    assert messages == [sign, {}, sign, {}, sign, {}, sign]
 
 
 @pytest.mark.parametrize(
@@ -144,16 +144,16 @@ class StuckGateway:
     """Has two loops, of which the second one stops after some turns."""
 
     def __init__(self, ended: threading.Event) -> None:
-        self._ended, self._asked = ended, 0
+        self._ended, self._calls = ended, 0
 
     def running(self) -> bool:
         return True
 
     def turns(self) -> Any:
-        self._asked += 1
-        if self._asked == 30:
+        self._calls += 1
+        if self._calls == 30:
             self._ended.set()
-        return self._asked, min(self._asked, 10)
+        return self._calls, min(self._calls, 10)
 
 
 def test_a_gateway_with_one_stuck_loop_gives_no_more_signs_of_life(

@@ -79,9 +79,9 @@ def test_where_the_system_has_no_boot_id_every_start_counts_as_another_boot() ->
 def test_further_starts_add_to_what_is_unconfirmed() -> None:
     keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
     keeper.advance(WALL + WEEK + 300, 310.0)
-    kept = keeper.record()
-    assert kept.unconfirmed == WEEK - AT_ONCE
-    again = StoreTime(Reading(WALL + WEEK + 300 + DAY, 10.0, "c"), kept)
+    stored = keeper.record()
+    assert stored.unconfirmed == WEEK - AT_ONCE
+    again = StoreTime(Reading(WALL + WEEK + 300 + DAY, 10.0, "c"), stored)
     assert again.unconfirmed == pytest.approx(WEEK + DAY - 2 * AT_ONCE)
 
 
@@ -104,16 +104,16 @@ def test_time_off_is_not_lost_where_the_machine_died_with_a_step_that_did_not_co
 
 @given(STEPS, st.floats(0, 30 * DAY), st.booleans(), st.booleans())
 def test_time_off_is_never_counted_twice_and_no_more_than_a_pending_step_is_lost(
-    step, off, kept, right_before
+    step, off, stored, right_before
 ) -> None:
     """The clock steps, and the machine dies within ten minutes and keeps the step or not."""
     keeper = started(record(), Reading(WALL, BOOT, "a"))
     keeper.advance(WALL + 60 + step, BOOT + 60)
     if right_before:
         keeper.advance(WALL + 70, BOOT + 70)
-        kept = False
+        stored = False
     last = keeper.record()
-    wall = WALL + keeper.boot - BOOT + off + (step if kept else 0.0)
+    wall = WALL + keeper.boot - BOOT + off + (step if stored else 0.0)
     time = StoreTime(Reading(wall, 3.0, "b"), ClockRecord.of(list(last)))
     counted = time.now + time.unconfirmed - last.store
     assert counted <= off + STEP + 1e-3
@@ -197,8 +197,8 @@ def test_the_hour_is_of_one_run() -> None:
     """A restart of the broker begins it anew, also on the same boot."""
     keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
     keeper.advance(WALL + WEEK + STEADY - 1, 10.0 + STEADY - 1)
-    kept = keeper.record()
-    time = StoreTime(Reading(WALL + WEEK + STEADY, 10.0 + STEADY, "b"), kept)
+    stored = keeper.record()
+    time = StoreTime(Reading(WALL + WEEK + STEADY, 10.0 + STEADY, "b"), stored)
     assert time.advance(WALL + WEEK + STEADY + 1, 11.0 + STEADY) == 0.0
     assert time.unconfirmed == WEEK - AT_ONCE
 
@@ -235,25 +235,25 @@ def test_no_takeover_counts_more_than_has_passed_since_any_other(owners) -> None
 
     A wait that began in between would end too early.
     """
-    keeper, kept, known = Timekeeper(), None, None
+    keeper, stored, bounds = Timekeeper(), None, None
     at, first, behind = WALL, owners[0][0], 0.0
     for number, (wrong, before, later, after, away) in enumerate(owners):
         boot = 1000.0 * number - at
-        keeper.start(Reading(at + wrong, at + boot, str(number)), kept, known)
+        keeper.start(Reading(at + wrong, at + boot, str(number)), stored, bounds)
         for ahead, seconds in ((wrong, before), (later, after)):
             at += seconds
             keeper.advance(at + ahead, at + boot)
         assert at + first - keeper.now >= behind - 1e-3
         behind = at + first - keeper.now
-        kept, at = ClockRecord.of(list(keeper.record())), at + away
-        known = Passed(max(0.0, away - 3.5), away + 32.0)
+        stored, at = ClockRecord.of(list(keeper.record())), at + away
+        bounds = Passed(max(0.0, away - 3.5), away + 32.0)
 
 
 def test_guarded_time_is_right_again_once_a_right_clock_counts() -> None:
     """Then the wall clocks of later owners are believed as before."""
-    kept = record()._replace(wall=WALL + DAY, guarded=WALL - 3, behind=30.0)
+    stored = record()._replace(wall=WALL + DAY, guarded=WALL - 3, behind=30.0)
     keeper = Timekeeper()
-    keeper.start(Reading(WALL + 5, 3.0, "b"), kept, Passed(1.0, 35.0))
+    keeper.start(Reading(WALL + 5, 3.0, "b"), stored, Passed(1.0, 35.0))
     assert (keeper.now, keeper.wall) == (WALL + 1, WALL + 5)
     assert keeper.record().behind == 0.0
     keeper.start(Reading(WALL + 9, 7.0, "c"), keeper.record(), Passed(1.0, 35.0))
@@ -413,10 +413,10 @@ def test_store_time_never_goes_back_over_steps_restarts_and_boots(steps) -> None
             keeper.advance(wall, boot)
             assert keeper.now - before >= seconds - 1e-4
             continue
-        kept = keeper.record()
+        stored = keeper.record()
         if reboot:
             boot, boots = 3.0, boots + 1
-        keeper = started(ClockRecord.of(list(kept)), Reading(wall, boot, f"boot{boots}"))
+        keeper = started(ClockRecord.of(list(stored)), Reading(wall, boot, f"boot{boots}"))
         assert before <= keeper.now <= before + AT_ONCE + 1e-4
         assert keeper.now - WALL >= elapsed
 

@@ -73,8 +73,8 @@ def test_a_table_in_a_pipe_is_plain_columns(cli: Cli) -> None:
 
 
 def test_the_version_names_what_it_stands_on(cli: Cli) -> None:
-    said = cli.json("version", "--json")
-    assert {"eventmq", "python", "pyzmq", "sqlite"} == set(said)
-    assert apsw.sqlite_lib_version() == said["sqlite"]
-    assert version("pyzmq") == said["pyzmq"]
-    assert cli.run("version").stdout.startswith(f"eventmq {said['eventmq']} ")
+    versions = cli.json("version", "--json")
+    assert {"eventmq", "python", "pyzmq", "sqlite"} == set(versions)
+    assert apsw.sqlite_lib_version() == versions["sqlite"]
+    assert version("pyzmq") == versions["pyzmq"]
+    assert cli.run("version").stdout.startswith(f"eventmq {versions['eventmq']} ")

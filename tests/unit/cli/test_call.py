@@ -91,7 +91,7 @@ def test_what_json_has_no_form_for_is_printed_as_text(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["total", "hello"], "argument 1 is not JSON: hello; if it is a text, write '\"hello\"'"),
         (
@@ -110,10 +110,10 @@ def test_what_json_has_no_form_for_is_printed_as_text(cli: Cli) -> None:
         (["shop.totl", "[1]"], "the app has no task 'shop.totl'; did you mean 'shop.total'?"),
     ],
 )
-def test_wrong_usage_names_the_argument(cli: Cli, arguments, said) -> None:
+def test_wrong_usage_names_the_argument(cli: Cli, arguments, expected) -> None:
     code, message = cli.error("call", "-A", "shop", *arguments)
     assert 2 == code
-    assert said in message
+    assert expected in message
 
 
 def test_a_failed_job_is_one_line_and_exit_code_1(cli: Cli) -> None:
@@ -135,9 +135,9 @@ def test_json_says_id_state_and_result(cli: Cli) -> None:
 def test_json_says_how_a_job_failed(cli: Cli) -> None:
     result = cli.run("-q", "call", "-A", "shop", "broken", "--wait", "--json")
     assert 1 == result.exit_code
-    said = json.loads(result.stdout)
-    assert ("failed", None) == (said["state"], said["result"])
-    assert "ValueError" in said["error"]
+    output = json.loads(result.stdout)
+    assert ("failed", None) == (output["state"], output["result"])
+    assert "ValueError" in output["error"]
 
 
 def test_json_says_the_state_of_a_job_that_did_not_end_in_time(cli: Cli) -> None:
@@ -188,9 +188,9 @@ def pack(item: Item) -> list[Item]:
 def test_arguments_become_what_the_task_says_and_its_result_is_plain_again(cli: Cli) -> None:
     """What does not fit is wrong usage, and nothing is submitted."""
     cli.write("typed.py", TYPED)
-    given = '{"name": "hat", "size": "L"}'
-    found = cli.json("call", "-A", "typed", "pack", given, "--wait")
-    assert [{"name": "hat", "size": "L"}] == found
+    argument = '{"name": "hat", "size": "L"}'
+    output = cli.json("call", "-A", "typed", "pack", argument, "--wait")
+    assert [{"name": "hat", "size": "L"}] == output
     code, message = cli.error("call", "-A", "typed", "pack", '{"name": "hat", "size": 3}')
     assert 2 == code
     assert "task typed.pack: argument 'item.size': expected str, got int" in message

@@ -179,8 +179,8 @@ def test_what_is_no_option_is_an_error(manage) -> None:
 )
 def test_a_malformed_option_is_an_error_that_names_its_plugin(manage, wrong, message) -> None:
     def declare() -> object:
-        given = {"name": "keys", "metavar": "X", "help": "It is for a test.", **wrong}
-        return {"a": [CommandOption(**given)]}
+        declaration = {"name": "keys", "metavar": "X", "help": "It is for a test.", **wrong}
+        return {"a": [CommandOption(**declaration)]}
 
     plugin = implementing(eventmq_gateways=lambda: {"a": list}, eventmq_command_options=declare)
     with pytest.raises(PluginError) as caught:
@@ -204,8 +204,8 @@ def test_plugins_do_not_load_for_a_command_line_of_known_options(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finding them takes a part of the start of each worker."""
-    found: list[str] = []
-    monkeypatch.setattr("eventmq.cli.declared.loaded_plugins", lambda _: found.append("found"))
+    loaded: list[str] = []
+    monkeypatch.setattr("eventmq.cli.declared.loaded_plugins", lambda _: loaded.append("found"))
     code, message = cli.error("worker", "-c", "2", "--pool=threads", "-Q", "a:1")
     assert (2, True) == (code, "a worker needs an app" in message)
-    assert [] == found
+    assert [] == loaded

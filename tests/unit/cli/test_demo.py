@@ -54,10 +54,10 @@ def test_the_counts_are_those_of_a_plain_walk() -> None:
 
 
 def test_the_sources_are_those_of_the_standard_library() -> None:
-    found = find_sources()
-    assert 300 <= len(found) <= MAX_FILES
-    assert found == sorted(found)
-    assert not [path for path in found if "site-packages" in path.parts]
+    sources = find_sources()
+    assert 300 <= len(sources) <= MAX_FILES
+    assert sources == sorted(sources)
+    assert not [path for path in sources if "site-packages" in path.parts]
 
 
 def test_with_too_few_sources_tests_are_taken_too(tmp_path: Path) -> None:
@@ -72,18 +72,18 @@ def report(
     *figures: dict[str, object] | None, direct: list[dict[str, object]]
 ) -> dict[str, object]:
     paths = [Path(f"{n}.py") for n in range(len(figures))]
-    ran = DemoRun(
+    run = DemoRun(
         results=figures, errors=["lost"] if None in figures else [], receipt=0.1, seconds=2.0,
         delays=[n / 100 for n in range(100)],
     )  # fmt: skip
-    return make_report(paths, ran, direct, workers=2)
+    return make_report(paths, run, direct, workers=2)
 
 
 def test_equal_figures_match() -> None:
-    said = report({**measure(SOURCE), "started": 1.0}, direct=[measure(SOURCE)])
-    assert (1, 1, 0, True) == tuple(said[k] for k in ("jobs", "succeeded", "failed", "match"))
-    assert (0.49, 0.98) == (said["start_delay_p50"], said["start_delay_p99"])
-    assert said["totals"] == said["direct"]
+    output = report({**measure(SOURCE), "started": 1.0}, direct=[measure(SOURCE)])
+    assert (1, 1, 0, True) == tuple(output[k] for k in ("jobs", "succeeded", "failed", "match"))
+    assert (0.49, 0.98) == (output["start_delay_p50"], output["start_delay_p99"])
+    assert output["totals"] == output["direct"]
 
 
 def test_a_lost_job_and_a_wrong_figure_show() -> None:

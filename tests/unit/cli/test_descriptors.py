@@ -35,6 +35,6 @@ def test_as_many_descriptors_as_peers_need_and_the_system_allows(
     soft: int, hard: int, peers: int, expected: int
 ) -> None:
     """Never fewer than there were, never more than allowed; too few are warned of."""
-    found, log = provided(soft, hard, peers)
-    assert [expected, expected, hard] == found
+    limit, log = provided(soft, hard, peers)
+    assert [expected, expected, hard] == limit
     assert ("only 500 descriptors are allowed, but 1000 peers" in log) == (expected < peers)

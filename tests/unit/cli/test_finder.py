@@ -56,7 +56,7 @@ def test_a_module_in_a_package_is_found(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "option", "said"),
+    ("source", "option", "message"),
     [
         ("", "nowhere", "there is no module 'nowhere'"),
         ("", "bad_ap", "did you mean 'bad_app'?"),
@@ -78,13 +78,13 @@ def test_a_module_in_a_package_is_found(cli: Cli) -> None:
         ("def (", "bad_app", "cannot be imported: SyntaxError"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(cli: Cli, source, option, said) -> None:
+def test_what_is_wrong_is_said_in_one_sentence(cli: Cli, source, option, message) -> None:
     cli.write("bad_app.py", ERRORS + source)
     result = cli.run("queues", "-A", option)
     assert 2 == result.exit_code
     *traceback, last = result.stderr.splitlines()
     assert last.startswith("error: ")
-    assert said in last
+    assert message in last
     assert bool(traceback) == ("cannot be imported" in last)
     assert "SettingsError" not in last
 

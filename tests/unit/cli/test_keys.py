@@ -42,9 +42,9 @@ def test_a_pair_is_two_files_of_which_one_is_secret(cli: Cli) -> None:
 def test_no_key_is_shown(cli: Cli) -> None:
     ok(cli, "new", "--broker")
     ok(cli, "new", "web")
-    said = ok(cli, "authorize", "web.key", "--role", "client") + ok(cli, "list")
+    output = ok(cli, "authorize", "web.key", "--role", "client") + ok(cli, "list")
     for path in ("web.key_secret", ".eventmq/keys/broker.key_secret"):
-        assert read_secret(cli.folder / path).secret not in said
+        assert read_secret(cli.folder / path).secret not in output
 
 
 def test_the_brokers_pair_is_in_its_data_directory(cli: Cli) -> None:

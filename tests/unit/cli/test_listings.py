@@ -295,10 +295,10 @@ class FakeApp:
         self.schedules = SimpleNamespace(
             list=lambda: SCHEDULES, next_fire_time=lambda made: NOW + HOUR if made.enabled else None
         )
-        self.asked: list[tuple[str, Any]] = []
+        self.calls: list[tuple[str, Any]] = []
 
     def ask(self, name: str, arguments: Any = None) -> Any:
-        self.asked.append((name, arguments))
+        self.calls.append((name, arguments))
         if name == "state":
             states = {"j1": "failed", **{each["id"]: each["state"] for each in JOBS}}
             return [[i, states.get(i, "")] for i in arguments["ids"]]
@@ -442,10 +442,10 @@ def test_columns_give_way_in_the_stated_order(shown: Callable[..., str]) -> None
 
 
 def test_ids_are_as_long_as_tells_them_apart(app: FakeApp, shown: Callable[..., str]) -> None:
-    twins = [{**row(1, "queued", "t"), "id": f"{n}{'0' * 20}"} for n in (1, 2)]
-    app.answers["jobs"] = {"jobs": twins, "cursor": ""}
+    similar = [{**row(1, "queued", "t"), "id": f"{n}{'0' * 20}"} for n in (1, 2)]
+    app.answers["jobs"] = {"jobs": similar, "cursor": ""}
     ids = [line.split()[0] for line in shown("jobs", 80).splitlines()[1:]]
-    assert [each["id"] for each in twins] == ids
+    assert [each["id"] for each in similar] == ids
 
 
 def test_states_in_the_drawing_of_a_graph_have_colours(
@@ -525,7 +525,7 @@ def test_a_part_of_an_id_is_enough(
         assert 0 == run(*command, text, "--json")
         assert FAILED["id"] == json.loads(capsys.readouterr().out)["id"]
     assert 0 == run("cancel", text)
-    assert ("cancel", {"ids": [FAILED["id"]], "reason": ""}) == app.asked[-1]
+    assert ("cancel", {"ids": [FAILED["id"]], "reason": ""}) == app.calls[-1]
 
 
 def test_a_part_of_several_ids_is_wrong_usage(
@@ -535,7 +535,7 @@ def test_a_part_of_several_ids_is_wrong_usage(
     assert 2 == run("cancel", "eb62d0")
     ids = ", ".join(sorted(each["id"] for each in JOBS))
     assert f"'eb62d0' is part of several ids: {ids} " in capsys.readouterr().err
-    assert "cancel" not in [name for name, _ in app.asked]
+    assert "cancel" not in [name for name, _ in app.calls]
 
 
 @pytest.mark.parametrize("text", ["d05", "nothing", "eb62d99"])

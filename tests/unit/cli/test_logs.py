@@ -35,10 +35,10 @@ def root():
     logging.captureWarnings(capture=False)
 
 
-def start(*given, **options):
+def start(*arguments, **options):
     """Start logging where the root logger has these handlers: pytest has given it its own."""
     root = logging.getLogger()
-    root.handlers[:] = given
+    root.handlers[:] = arguments
     root.setLevel(logging.WARNING)
     start_logging(options.pop("level", "info"), **options)
 
@@ -68,11 +68,11 @@ HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
 
 
 @pytest.fixture
-def say(capsys):
+def log_lines(capsys):
     """Return what a line looks like that a logger writes inside a job, or outside."""
     factory = logging.getLogRecordFactory()
 
-    def say(name, *, task="shop.add"):
+    def log_lines(name, *, task="shop.add"):
         start()
         logger = logging.getLogger(name)
         context = copy_context()
@@ -81,41 +81,43 @@ def say(capsys):
         context.run(logger.info, "hello")
         return capsys.readouterr().err
 
-    yield say
+    yield log_lines
     logging.setLogRecordFactory(factory)
 
 
-def test_a_line_has_time_level_origin_and_inside_a_task_the_job(say):
+def test_a_line_has_time_level_origin_and_inside_a_task_the_job(log_lines):
     LogContext()
     assert re.fullmatch(HEAD + r"INFO    shop\.mail \[shop\.add j1 attempt 2\]: hello\n",
-                        say("shop.mail"))  # fmt: skip
+                        log_lines("shop.mail"))  # fmt: skip
 
 
-def test_a_line_outside_of_jobs_has_no_empty_brackets(say):
+def test_a_line_outside_of_jobs_has_no_empty_brackets(log_lines):
     LogContext()
-    assert say("shop.mail", task=None).endswith("INFO    shop.mail: hello\n")
+    assert log_lines("shop.mail", task=None).endswith("INFO    shop.mail: hello\n")
 
 
-def test_a_line_that_names_the_job_itself_does_not_say_it_twice(say):
+def test_a_line_that_names_the_job_itself_does_not_say_it_twice(log_lines):
     LogContext()
-    assert say("eventmq.execution.joblog").endswith("INFO    eventmq.execution.joblog: hello\n")
+    assert log_lines("eventmq.execution.joblog").endswith(
+        "INFO    eventmq.execution.joblog: hello\n"
+    )
 
 
-def test_a_legacy_job_has_no_task(say):
+def test_a_legacy_job_has_no_task(log_lines):
     LogContext()
-    assert "[(legacy) j1 attempt 2]" in say("shop.mail", task="")
+    assert "[(legacy) j1 attempt 2]" in log_lines("shop.mail", task="")
 
 
-def test_without_the_middleware_lines_are_written_all_the_same(say):
+def test_without_the_middleware_lines_are_written_all_the_same(log_lines):
     logging.setLogRecordFactory(logging.LogRecord)
-    assert say("shop.mail").endswith("INFO    shop.mail: hello\n")
+    assert log_lines("shop.mail").endswith("INFO    shop.mail: hello\n")
 
 
-def test_an_app_that_configures_logging_does_not_silence_us(say):
+def test_an_app_that_configures_logging_does_not_silence_us(log_lines):
     """``dictConfig`` disables the loggers that are there, unless told not to."""
     for name in ("eventmq", "eventmq.execution.joblog"):
         logging.getLogger(name).disabled = True
-    assert say("eventmq.execution.joblog").endswith(": hello\n")
+    assert log_lines("eventmq.execution.joblog").endswith(": hello\n")
     assert not logging.getLogger("eventmq").disabled
 
 
@@ -127,9 +129,9 @@ def test_a_message_is_one_line_and_no_control_character_reaches_the_terminal(cap
     assert line.endswith("INFO    shop: \\x1b[2Ja\\x07\\n2026-01-01 INFO eventmq: all is well\tb")
 
 
-def test_a_task_s_name_is_escaped_too(say):
+def test_a_task_s_name_is_escaped_too(log_lines):
     LogContext()
-    assert "[evil\\x1b[2J j1 attempt 2]" in say("shop.mail", task="evil\x1b[2J")
+    assert "[evil\\x1b[2J j1 attempt 2]" in log_lines("shop.mail", task="evil\x1b[2J")
 
 
 def test_a_traceback_keeps_its_lines_and_escapes_the_rest(capsys):
@@ -236,31 +238,31 @@ def test_a_child_does_not_repeat_what_its_worker_has_said():
 
 
 @pytest.fixture
-def say_json(capsys):
+def log_json(capsys):
     """Return the objects of the lines that a function logs."""
     factory = logging.getLogRecordFactory()
     LogContext()
 
-    def say_json(log):
+    def log_json(log):
         start(form="json")
         log()
         return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
-    yield say_json
+    yield log_json
     logging.setLogRecordFactory(factory)
 
 
-def test_json_has_an_object_a_line_with_standard_names(say_json):
-    (line,) = say_json(lambda: logging.getLogger("shop").warning("%d left", 3))
+def test_json_has_an_object_a_line_with_standard_names(log_json):
+    (line,) = log_json(lambda: logging.getLogger("shop").warning("%d left", 3))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
     assert {"level": "warning", "logger": "shop", "message": "3 left"} == line
 
 
-def test_json_names_the_job_also_in_lines_of_the_job_log(say_json):
+def test_json_names_the_job_also_in_lines_of_the_job_log(log_json):
     context = copy_context()
     context.run(current.set, JobContext("j1", "shop.add", "mail", 2, 3, ""))
     log = logging.getLogger("eventmq.execution.joblog")
-    (line,) = say_json(lambda: context.run(log.error, "it failed"))
+    (line,) = log_json(lambda: context.run(log.error, "it failed"))
     assert {
         "job_id": "j1",
         "task": "shop.add",
@@ -269,14 +271,14 @@ def test_json_names_the_job_also_in_lines_of_the_job_log(say_json):
     }.items() <= line.items()
 
 
-def test_json_keeps_a_traceback_and_line_breaks_in_its_object(say_json):
+def test_json_keeps_a_traceback_and_line_breaks_in_its_object(log_json):
     def log():
         try:
             raise ValueError("\x1b[2J\n\u202e")
         except ValueError:
             logging.getLogger("shop").exception("it\nbroke")
 
-    (line,) = say_json(log)
+    (line,) = log_json(log)
     assert "it\nbroke" == line["message"]
     assert line["exception"].startswith("Traceback (most recent call last):\n")
     assert line["exception"].endswith("ValueError: \x1b[2J\n\u202e")
@@ -291,12 +293,12 @@ def test_json_shows_a_terminal_no_control_characters(capsys):
     assert "\x1b[2J \x7f \u202e \ud800 ü" == json.loads(text)["message"]
 
 
-def test_json_has_the_fields_that_the_app_gives(say_json):
+def test_json_has_the_fields_that_the_app_gives(log_json):
     """What JSON does not have is text, and no field hides one of ours."""
     number, key = uuid.uuid4(), {(1, 2): 3}
     extra = {"order": 7, "who": {"id": [1, None]}, "number": number, "task": "mine", "odd": key}
     extra["share"] = float("nan")
-    (line,) = say_json(lambda: logging.getLogger("shop").info("sold", extra=extra))
+    (line,) = log_json(lambda: logging.getLogger("shop").info("sold", extra=extra))
     del line["time"]
     assert {
         "level": "info", "logger": "shop", "message": "sold", "order": 7,
@@ -305,8 +307,8 @@ def test_json_has_the_fields_that_the_app_gives(say_json):
     } == line  # fmt: skip
 
 
-def test_json_has_the_stack_that_was_asked_for(say_json):
-    (line,) = say_json(lambda: logging.getLogger("shop").info("here", stack_info=True))
+def test_json_has_the_stack_that_was_asked_for(log_json):
+    (line,) = log_json(lambda: logging.getLogger("shop").info("here", stack_info=True))
     assert line["stack"].startswith("Stack (most recent call last):\n")
 
 
@@ -318,7 +320,7 @@ class Shy:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (
             ("%d left", "x"),
@@ -328,22 +330,22 @@ class Shy:
         (("%s", Shy()), r"cannot log '%s' with the arguments <tuple object at 0x\w+> \("),
     ],
 )
-def test_json_says_what_cannot_be_logged(say_json, given, message):
-    (line,) = say_json(lambda: logging.getLogger("shop").info(*given))
+def test_json_says_what_cannot_be_logged(log_json, arguments, message):
+    (line,) = log_json(lambda: logging.getLogger("shop").info(*arguments))
     assert re.match(message, line["message"])
     assert ("error", "shop") == (line["level"], line["logger"])
     assert "Traceback (most recent call last)" in line["exception"]
 
 
-def test_json_has_what_cannot_be_logged_because_of_a_field(say_json):
-    (line,) = say_json(lambda: logging.getLogger("shop").info("sold", extra={"to": Shy()}))
+def test_json_has_what_cannot_be_logged_because_of_a_field(log_json):
+    (line,) = log_json(lambda: logging.getLogger("shop").info("sold", extra={"to": Shy()}))
     assert line["message"].startswith("cannot log 'sold' with the arguments () (")
     assert line["exception"].endswith("ValueError: shy")
 
 
-def test_what_cannot_be_logged_is_not_said_where_the_app_does_not_want_it(say_json, monkeypatch):
+def test_what_cannot_be_logged_is_not_said_where_the_app_does_not_want_it(log_json, monkeypatch):
     monkeypatch.setattr(logging, "raiseExceptions", False)
-    assert [] == say_json(lambda: logging.getLogger("shop").info("%d left", "x"))
+    assert [] == log_json(lambda: logging.getLogger("shop").info("%d left", "x"))
 
 
 def test_a_closed_stderr_does_not_reach_the_app(monkeypatch):
@@ -358,31 +360,31 @@ def crash():
     raise ValueError("it broke")
 
 
-def test_json_has_uncaught_exceptions_of_threads(say_json):
+def test_json_has_uncaught_exceptions_of_threads(log_json):
     def run(target):
         thread = threading.Thread(target=target, name="mailer")
         thread.start()
         thread.join()
 
-    (line,) = say_json(lambda: run(crash))
+    (line,) = log_json(lambda: run(crash))
     assert "uncaught exception in thread mailer" == line["message"]
     assert ("error", "eventmq.uncaught") == (line["level"], line["logger"])
     assert line["exception"].endswith("ValueError: it broke")
-    assert [] == say_json(lambda: run(sys.exit))
+    assert [] == log_json(lambda: run(sys.exit))
 
 
-def test_json_has_uncaught_exceptions_of_the_program(say_json):
+def test_json_has_uncaught_exceptions_of_the_program(log_json):
     error = ValueError("it broke")
-    (line,) = say_json(lambda: sys.excepthook(ValueError, error, None))
+    (line,) = log_json(lambda: sys.excepthook(ValueError, error, None))
     assert ("uncaught exception", "ValueError: it broke") == (line["message"], line["exception"])
 
 
-def test_json_has_exceptions_that_python_ignores(say_json):
+def test_json_has_exceptions_that_python_ignores(log_json):
     class Leaving:
         def __del__(self):
             crash()
 
-    (line,) = say_json(lambda: Leaving() and None)
+    (line,) = log_json(lambda: Leaving() and None)
     assert line["message"].startswith("uncaught exception, ignored: in <function")
     assert "__del__" in line["message"]
     assert line["exception"].endswith("ValueError: it broke")
@@ -438,11 +440,11 @@ def test_a_handler_that_raises_fails_nothing_and_says_so_once(capsys, handlers):
     finally:
         logger.removeHandler(other)
     lines = [line for line in capsys.readouterr().err.splitlines() if "sold" not in line]
-    said = (
+    report = (
         "error: the log handler <Raising> fails, and its lines are lost; this is reported once: "
         r"ValueError: no\x1bdisk"
     )
-    assert lines == [said] * (2 if handlers == "keep" else 1)
+    assert lines == [report] * (2 if handlers == "keep" else 1)
     assert other.calls == 5
 
 

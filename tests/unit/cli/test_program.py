@@ -105,11 +105,11 @@ def test_options_of_a_worker_set_its_settings_whatever_these_are_called(
     options = ["--grace", "7", "--cancel-grace", "3", "--max-abandoned", "9", "-Q", "mail:4"]
     assert cli.run("worker", "-A", "shop", *options).stderr.endswith("error: seen\n")
     (settings,) = made
-    given = [
+    command_line = [
         settings.shutdown_grace, settings.cancel_grace, settings.max_abandoned_threads,
         settings.queues,
     ]  # fmt: skip
-    assert [7.0, 3.0, 9, ((4, "mail"),)] == given
+    assert [7.0, 3.0, 9, ((4, "mail"),)] == command_line
 
 
 @pytest.mark.parametrize(
@@ -137,21 +137,21 @@ def test_all_queues_of_the_command_line_count(
     assert [queues] == [settings.queues for settings in made]
 
 
-@pytest.mark.parametrize("given", ["", "mail,"])
-def test_a_queue_without_a_name_is_wrong_usage(cli: Cli, given: str) -> None:
-    code, message = cli.error("worker", "-A", "shop", "-Q", given)
+@pytest.mark.parametrize("queues", ["", "mail,"])
+def test_a_queue_without_a_name_is_wrong_usage(cli: Cli, queues: str) -> None:
+    code, message = cli.error("worker", "-A", "shop", "-Q", queues)
     assert 2 == code
     assert "a queue has no name; write NAME:WEIGHT" in message
 
 
 @pytest.mark.parametrize("command", ["worker", "dev"])
 @pytest.mark.parametrize(
-    ("given", "right"), [("mail=3", "mail:3"), ("a,mail=3", "mail:3"), ("mail=", "mail:10")]
+    ("queues", "right"), [("mail=3", "mail:3"), ("a,mail=3", "mail:3"), ("mail=", "mail:10")]
 )
 def test_a_weight_after_an_equals_sign_is_wrong_usage(
-    cli: Cli, command: str, given: str, right: str
+    cli: Cli, command: str, queues: str, right: str
 ) -> None:
-    code, message = cli.error(command, "-A", "shop", "-Q", given)
+    code, message = cli.error(command, "-A", "shop", "-Q", queues)
     assert 2 == code
     assert f"is not NAME:WEIGHT; write {right}" in message
 
@@ -264,5 +264,5 @@ def test_the_switches_add_to_what_the_files_say(cli: Cli) -> None:
 
 def test_a_shell_completes_the_commands_of_a_group_that_lists_without_one() -> None:
     completion = ShellComplete(program, {}, "eventmq", "_EVENTMQ_COMPLETE")
-    found = [item.value for item in completion.get_completions(["failed"], "")]
-    assert ["drop", "list", "retry", "show"] == sorted(found)
+    completions = [item.value for item in completion.get_completions(["failed"], "")]
+    assert ["drop", "list", "retry", "show"] == sorted(completions)

@@ -24,9 +24,9 @@ def timestamp_of(text: str | None) -> float | None:
 )
 def test_a_number_with_a_unit_is_so_long_ago(text: str, seconds: float) -> None:
     before = time.time()
-    found = timestamp_of(text)
-    assert found is not None
-    assert before - seconds <= found <= time.time() - seconds
+    timestamp = timestamp_of(text)
+    assert timestamp is not None
+    assert before - seconds <= timestamp <= time.time() - seconds
 
 
 def test_a_date_is_local_time_unless_it_says_otherwise() -> None:

@@ -43,8 +43,8 @@ def test_a_task_that_no_worker_knows_is_named_with_the_workers(change: Any) -> N
 
 
 def test_a_job_behind_others_says_how_many() -> None:
-    why = "3 others wait in the queue 'mail' and 2 run; workers that serve it: 1"
-    assert said() == f"is still queued after 10.0 s: {why}"
+    reason = "3 others wait in the queue 'mail' and 2 run; workers that serve it: 1"
+    assert said() == f"is still queued after 10.0 s: {reason}"
     assert said(attempt=3).endswith("1 (attempt 3)")
 
 
@@ -66,8 +66,8 @@ def test_a_paused_queue_is_named() -> None:
 def test_the_limits_of_a_queue_are_named() -> None:
     """Rather than asking whether a worker knows the task."""
     text = said(queues=[{**QUEUE, "running": 0, "limits": "rate=1/m"}])
-    why = "the queue 'mail' is limited to rate=1/m; 3 others wait in it and 0 run"
-    assert text == f"is still queued after 10.0 s: {why}"
+    reason = "the queue 'mail' is limited to rate=1/m; 3 others wait in it and 0 run"
+    assert text == f"is still queued after 10.0 s: {reason}"
 
 
 def test_a_running_job_names_its_worker_and_since_when() -> None:

@@ -40,11 +40,11 @@ def follow(app, ends, *frames, job_id="j1"):
 
 def test_the_end_of_a_job_is_called_back_once_with_its_result(app, ends):
     started = [follow(app, ends, b"x", b"%d" % n, job_id=f"j{n}") for n in range(50)]
-    told = [ends.get(timeout=DEADLINE) for _ in started]
-    assert [None] * 50 == [error for _, error in told]
-    assert set(map(id, started)) == {id(job) for job, _ in told}
-    found = {job.id: job.get(timeout=0) for job, _ in told}
-    assert {f"j{n}": [b"x", b"%d" % n] for n in range(50)} == found
+    calls = [ends.get(timeout=DEADLINE) for _ in started]
+    assert [None] * 50 == [error for _, error in calls]
+    assert set(map(id, started)) == {id(job) for job, _ in calls}
+    results = {job.id: job.get(timeout=0) for job, _ in calls}
+    assert {f"j{n}": [b"x", b"%d" % n] for n in range(50)} == results
     assert ends.empty()
 
 

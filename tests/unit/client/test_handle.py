@@ -643,10 +643,10 @@ def test_wait_returns_what_has_ended_when_the_time_is_up(bench: Bench) -> None:
 def test_as_completed_raises_when_the_time_is_up(bench: Bench) -> None:
     jobs = [bench.job("j1"), bench.job("j2")]
     bench.end("j2", "succeeded")
-    found = []
+    completed = []
     with pytest.raises(ResultTimeout, match=r"1 of 2 jobs .* the first: job j1 is still queued"):
-        found += [found.append(job) for job in Completed(jobs, bench.results, 2.0)]
-    assert found == [jobs[1]]
+        completed += [completed.append(job) for job in Completed(jobs, bench.results, 2.0)]
+    assert completed == [jobs[1]]
 
 
 def test_leaving_the_iteration_early_forgets_the_calls(bench: Bench) -> None:

@@ -71,8 +71,8 @@ def test_a_failed_job_that_is_queued_again_is_still_of_its_graph(broker: Broker)
     broker.answer(b"worker", broker.dispatched[0], [row(kind=OutcomeKind.FAILED)])
     broker.crash()
     broker.call("retry", ids=[ids[0]])
-    told = [e["kind"] for e in broker.events() if e["job_id"] == ids[0]]
-    assert told == ["enqueued", "failed", "replayed"]
+    kinds = [e["kind"] for e in broker.events() if e["job_id"] == ids[0]]
+    assert kinds == ["enqueued", "failed", "replayed"]
     assert lineage(broker.events(), ids) == [{(ids[0], "")}, {(ids[0], ids[0])}]
 
 
@@ -160,16 +160,16 @@ def test_what_a_task_submits_says_whose_it_is(app: EventMQ) -> None:
     """By any way, with the trace of the task; what the caller says itself is left alone."""
     job = app.send("tree", headers={"trace-id": "t9"})
     *jobs, link, sums = job.get(timeout=30)
-    told = events(app)
+    logged = events(app)
     expected = [{(job.id, job.id)}] * 4 + [{(job.id, "mine")}, {(job.id, job.id)}]
-    assert lineage(told, jobs) == expected
-    assert {event["trace_id"] for event in told if event["job_id"] in jobs} == {"t9"}
-    assert {event["root_id"] for event in told if event["job_id"] != job.id} == {job.id}
-    first = min(e["job_id"] for e in told if e["job_id"] > jobs[-1])
-    assert lineage(told, [first, link]) == [{(job.id, job.id)}, {(job.id, first)}]
-    [(_, member)] = lineage(told, [sums])[0:1][0]
-    assert lineage(told, [member]) == [{(job.id, job.id)}]
-    assert {event.get("release") for event in told} == {"2026.11"}
+    assert lineage(logged, jobs) == expected
+    assert {event["trace_id"] for event in logged if event["job_id"] in jobs} == {"t9"}
+    assert {event["root_id"] for event in logged if event["job_id"] != job.id} == {job.id}
+    first = min(e["job_id"] for e in logged if e["job_id"] > jobs[-1])
+    assert lineage(logged, [first, link]) == [{(job.id, job.id)}, {(job.id, first)}]
+    [(_, member)] = lineage(logged, [sums])[0:1][0]
+    assert lineage(logged, [member]) == [{(job.id, job.id)}]
+    assert {event.get("release") for event in logged} == {"2026.11"}
 
 
 def test_outside_of_jobs_nothing_is_said(app: EventMQ) -> None:

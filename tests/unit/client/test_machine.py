@@ -69,8 +69,8 @@ def get(net: Net, *ids: str, timeout: float | None = 60.0, **more: Any) -> Pendi
     return call(net, "get", timeout, ids=set(ids), subject=ids[0], **more)
 
 
-def rows(asked: PendingCall) -> list[list[Any]]:
-    return [list(row) for row in asked.answers]
+def rows(pending_call: PendingCall) -> list[list[Any]]:
+    return [list(row) for row in pending_call.answers]
 
 
 # Beginning
@@ -308,15 +308,18 @@ def test_a_waiting_get_survives_a_restart_and_asks_for_the_rest_only() -> None:
     net = Net(broker)
     for job_id in ("a", "b"):
         net.begin(submit(job_id))
-    asked = get(net, "a", "b", timeout=None)
-    net.begin(asked)
+    pending_call = get(net, "a", "b", timeout=None)
+    net.begin(pending_call)
     broker.finish("a", "succeeded", data=b"1")
     net.deliver(0, broker.flush())
     broker.restart()
     broker.finish("b", "succeeded", data=b"2")
     net.advance(3.5)
-    assert asked.done
-    assert rows(asked) == [["a", "succeeded", "msgpack", b"1"], ["b", "succeeded", "msgpack", b"2"]]
+    assert pending_call.done
+    assert rows(pending_call) == [
+        ["a", "succeeded", "msgpack", b"1"],
+        ["b", "succeeded", "msgpack", b"2"],
+    ]
 
 
 def test_a_lost_connection_is_informed_again_as_soon_as_it_is_back() -> None:
@@ -397,11 +400,11 @@ def test_a_call_goes_to_the_broker_of_its_job_only() -> None:
     net.begin(submit("a"))
     first.finish("a", "succeeded", data=b"1")
     net.lose(0)
-    asked = get(net, "a", target=0, store="s1")
-    net.begin(asked)
-    assert not asked.done
+    pending_call = get(net, "a", target=0, store="s1")
+    net.begin(pending_call)
+    assert not pending_call.done
     net.restore(0)
-    assert rows(asked) == [["a", "succeeded", "msgpack", b"1"]]
+    assert rows(pending_call) == [["a", "succeeded", "msgpack", b"1"]]
     assert "Call" not in second.kinds()
 
 
@@ -431,24 +434,24 @@ def test_disconnect_is_answered_by_kbai_and_the_broker_is_sent_nothing_more() ->
 
 def test_a_call_is_answered() -> None:
     net = Net(FakeBroker(epoch=7))
-    asked = call(net, "ping")
-    net.begin(asked)
-    assert list(asked.answers) == [{"epoch": 7}]
-    assert asked.done
+    pending_call = call(net, "ping")
+    net.begin(pending_call)
+    assert list(pending_call.answers) == [{"epoch": 7}]
+    assert pending_call.done
 
 
 def test_a_get_ends_when_every_id_was_answered_once() -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.begin(submit("a"))
-    asked = get(net, "a", "unknown")
-    net.begin(asked)
-    assert rows(asked) == [["unknown", "", "", None]]
-    assert not asked.done
+    pending_call = get(net, "a", "unknown")
+    net.begin(pending_call)
+    assert rows(pending_call) == [["unknown", "", "", None]]
+    assert not pending_call.done
     broker.finish("a", "failed", "error", b"e")
     net.deliver(0, broker.flush())
-    assert rows(asked)[1] == ["a", "failed", "error", b"e"]
-    assert asked.done
+    assert rows(pending_call)[1] == ["a", "failed", "error", b"e"]
+    assert pending_call.done
 
 
 def test_an_answer_that_comes_twice_is_taken_once() -> None:
@@ -456,23 +459,23 @@ def test_an_answer_that_comes_twice_is_taken_once() -> None:
     net = Net(broker)
     net.begin(submit("a"))
     net.begin(submit("b"))
-    asked = get(net, "a", "b")
-    net.begin(asked)
+    pending_call = get(net, "a", "b")
+    net.begin(pending_call)
     row = pack([["a", "succeeded", "msgpack", b"1"]])
     for _ in range(2):
-        net.machine.received(0, Reply("b", row, asked.id, "part").frames(), net.now)
-    assert len(asked.answers) == 1
+        net.machine.received(0, Reply("b", row, pending_call.id, "part").frames(), net.now)
+    assert len(pending_call.answers) == 1
 
 
 def test_an_overdue_get_is_a_timeout_and_is_forgotten_by_the_broker() -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.begin(submit("a"))
-    asked = get(net, "a", timeout=2.0)
-    net.begin(asked)
+    pending_call = get(net, "a", timeout=2.0)
+    net.begin(pending_call)
     net.advance(2.5)
-    assert isinstance(asked.error, ResultTimeout)
-    assert asked.error.job_id == "a"
+    assert isinstance(pending_call.error, ResultTimeout)
+    assert pending_call.error.job_id == "a"
     assert broker.waits == {}
     assert net.machine.reopen == []
 
@@ -481,23 +484,23 @@ def test_another_overdue_call_is_an_unavailable_broker() -> None:
     broker = FakeBroker()
     net = Net(broker)
     broker.silent = True
-    asked = call(net, "ping")
-    net.begin(asked)
+    pending_call = call(net, "ping")
+    net.begin(pending_call)
     net.advance(5.0)
-    assert isinstance(asked.error, BrokerUnavailable)
+    assert isinstance(pending_call.error, BrokerUnavailable)
 
 
 def test_a_call_that_is_not_needed_is_forgotten_on_both_sides() -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.begin(submit("a"))
-    asked = get(net, "a")
-    net.begin(asked)
-    net.machine.forget(asked)
+    pending_call = get(net, "a")
+    net.begin(pending_call)
+    net.machine.forget(pending_call)
     net.run()
     assert broker.waits == {}
-    assert asked.done
-    net.machine.forget(asked)
+    assert pending_call.done
+    net.machine.forget(pending_call)
 
 
 def test_a_call_of_another_client_is_left_alone() -> None:
@@ -505,17 +508,17 @@ def test_a_call_of_another_client_is_left_alone() -> None:
     broker = FakeBroker()
     parent, child = Net(broker), Net(FakeBroker())
     parent.begin(submit("a"))
-    asked = get(parent, "a")
-    parent.begin(asked)
+    pending_call = get(parent, "a")
+    parent.begin(pending_call)
     sent = len(child.brokers[0].received)
-    child.machine.forget(asked)
-    child.machine.credit(asked)
+    child.machine.forget(pending_call)
+    child.machine.credit(pending_call)
     child.run()
     assert len(child.brokers[0].received) == sent
-    assert not asked.done
+    assert not pending_call.done
     broker.finish("a", "succeeded")
     parent.advance(0.5)
-    assert (asked.done, asked.error) == (True, None)
+    assert (pending_call.done, pending_call.error) == (True, None)
     own = get(child, "b")
     child.begin(own)
     assert own.done
@@ -523,25 +526,25 @@ def test_a_call_of_another_client_is_left_alone() -> None:
 
 def test_a_refused_call_is_an_error() -> None:
     net = Net(FakeBroker())
-    asked = call(net, "info", arguments={"id": "nobody"}, subject="nobody")
-    net.begin(asked)
-    assert isinstance(asked.error, JobNotFound)
-    assert asked.error.job_id == "nobody"
+    pending_call = call(net, "info", arguments={"id": "nobody"}, subject="nobody")
+    net.begin(pending_call)
+    assert isinstance(pending_call.error, JobNotFound)
+    assert pending_call.error.job_id == "nobody"
 
 
 def test_a_subscription_goes_on_after_a_restart() -> None:
     broker = FakeBroker()
     net = Net(broker)
-    asked = call(net, "subscribe", None, arguments={"topics": ["a"]}, limit=3)
-    net.begin(asked)
+    pending_call = call(net, "subscribe", None, arguments={"topics": ["a"]}, limit=3)
+    net.begin(pending_call)
     broker.restart()
     net.advance(3.5)
     for n in range(4):
         message = Publish(f"p{n}", "abc", None, b"%d" % n)
         net.begin(OneWayMessage(message.frames(), id=f"p{n}", deadline=net.now + 5))
-    assert [answer[2] for answer in asked.answers] == [b"1", b"2", b"3"]
-    assert asked.dropped > 0
-    assert not asked.done
+    assert [answer[2] for answer in pending_call.answers] == [b"1", b"2", b"3"]
+    assert pending_call.dropped > 0
+    assert not pending_call.done
 
 
 # Liveness
@@ -564,8 +567,8 @@ def test_a_broker_that_is_silent_for_too_long_gets_a_new_connection() -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.begin(submit("a"))
-    asked = get(net, "a", timeout=None)
-    net.begin(asked)
+    pending_call = get(net, "a", timeout=None)
+    net.begin(pending_call)
     broker.silent = True
     net.advance(14.0)
     assert net.machine.reopen == []
@@ -576,7 +579,7 @@ def test_a_broker_that_is_silent_for_too_long_gets_a_new_connection() -> None:
     net.machine.opened(0, net.now)
     broker.finish("a", "succeeded", data=b"1")
     net.run()
-    assert asked.done
+    assert pending_call.done
 
 
 def test_silence_counts_from_when_something_is_waited_for() -> None:
@@ -641,10 +644,10 @@ def test_a_malformed_answer_ends_the_call(answer: bytes) -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.begin(submit("a"))
-    asked = get(net, "a")
-    net.begin(asked)
-    net.machine.received(0, Reply("b", answer, asked.id).frames(), net.now)
-    assert isinstance(asked.error, ProtocolError)
+    pending_call = get(net, "a")
+    net.begin(pending_call)
+    net.machine.received(0, Reply("b", answer, pending_call.id).frames(), net.now)
+    assert isinstance(pending_call.error, ProtocolError)
 
 
 def test_features_that_cannot_be_read_leave_the_broker_informing() -> None:
@@ -682,12 +685,12 @@ def test_a_legacy_broker_takes_jobs_but_no_batches_and_no_calls() -> None:
     """A broker without FEATURES knows the published document only."""
     broker = FakeBroker(features=False)
     net = Net(broker)
-    job, jobs, asked = submit(), batch(net, ["a"]), call(net, "ping")
-    for request in (job, jobs, asked):
+    job, jobs, pending_call = submit(), batch(net, ["a"]), call(net, "ping")
+    for request in (job, jobs, pending_call):
         net.begin(request)
     assert job.error is None
     assert isinstance(jobs.error, ProtocolError)
-    assert isinstance(asked.error, ProtocolError)
+    assert isinstance(pending_call.error, ProtocolError)
     assert job.store == "broker0"
 
 
@@ -729,14 +732,14 @@ def test_a_broker_that_is_said_to_be_a_legacy_one_is_not_asked_by_clients(
     frames = Request("j1", "default", "", b"text").frames()
     machine.begin(PendingSubmit(frames, id="j1", deadline=9.0), 1.0)
     machine.tick(4.0, 1.0)
-    said: list[str] = []
+    messages: list[str] = []
 
     def send(message: Sequence[bytes]) -> bool:
-        said.append(type(decode(message)).__name__)
+        messages.append(type(decode(message)).__name__)
         return True
 
     assert machine.flush(0, send, 4.0)
-    assert said == [sent], "and no HEARTBEAT"
+    assert messages == [sent], "and no HEARTBEAT"
 
 
 def test_a_legacy_broker_whose_connection_is_lost_is_left_until_it_is_back() -> None:
@@ -785,8 +788,8 @@ def test_a_one_way_message_has_ended_when_it_was_sent() -> None:
 
 def test_everything_open_fails_when_the_client_ends() -> None:
     net = Net(FakeBroker(hold={"a"}))
-    job, asked = submit("a"), get(net, "b", timeout=None)
-    requests: list[PendingRequest] = [job, asked]
+    job, pending_call = submit("a"), get(net, "b", timeout=None)
+    requests: list[PendingRequest] = [job, pending_call]
     net.lose(0)
     for request in requests:
         net.begin(request)

@@ -86,15 +86,15 @@ def test_what_is_unanswered_is_sent_to_the_next_owner() -> None:
     net = Shared(active(3), standby(3))
     net.brokers[0].silent = True
     net.brokers[1].finish("x", "succeeded", data=b"1")
-    job, asked = net.submit("a"), net.call("get", ids={"x"}, subject="x")
+    job, pending_call = net.submit("a"), net.call("get", ids={"x"}, subject="x")
     assert not job.done
-    assert not asked.done
+    assert not pending_call.done
     net.say(1, active(4, B))
     assert job.done
     assert job.error is None
     assert net.taken() == [["a"], ["a"]]
     assert net.names() == [["get"], ["get"]]
-    assert [list(row[:2]) for row in asked.answers] == [["x", "succeeded"]]
+    assert [list(row[:2]) for row in pending_call.answers] == [["x", "succeeded"]]
     assert net.submit("b").done
     assert net.taken() == [["a"], ["a", "b"]]
 
@@ -197,15 +197,15 @@ def test_a_refusal_of_an_owner_before_does_not_end_what_the_next_one_has(code: s
     net = Shared(active(3), standby(3))
     net.brokers[0].silent = True
     net.brokers[1].hold.add("a")
-    job, asked = net.submit("a"), net.call("queues")
+    job, pending_call = net.submit("a"), net.call("queues")
     net.say(0, standby(4, B))
     for _ in range(2):
-        for request in (job.id, asked.id):
+        for request in (job.id, pending_call.id):
             net.machine.received(0, Error("b", request, code, "late").frames(), net.now)
         assert not job.done
         net.brokers[1].calls["queues"] = []
         net.say(1, active(4, B))
-    assert list(asked.answers) == [[]]
+    assert list(pending_call.answers) == [[]]
     net.machine.received(1, Error("b", "a", code, "mine").frames(), net.now)
     assert job.done
     assert "mine" in str(job.error)
@@ -349,7 +349,7 @@ def test_an_owner_with_a_key_that_is_configured_is_trusted(
 
 
 @pytest.mark.parametrize(
-    ("own", "key", "why"),
+    ("own", "key", "problem"),
     [
         (keys(), OTHER_KEY, f"its public key {OTHER_KEY} is not in broker_key_file: add its "),
         (keys(), "", "it has no CURVE key, and this peer connects with keys only"),
@@ -357,7 +357,7 @@ def test_an_owner_with_a_key_that_is_configured_is_trusted(
     ],
 )
 def test_an_owner_that_is_not_trusted_is_not_connected_to(
-    own: ClientKeys | None, key: str, why: str, caplog: pytest.LogCaptureFixture
+    own: ClientKeys | None, key: str, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error of the caller and the log say what to configure."""
     with caplog.at_level(logging.WARNING):
@@ -365,8 +365,8 @@ def test_an_owner_that_is_not_trusted_is_not_connected_to(
     job = net.submit("a")
     net.advance(5.0)
     assert len(net.machine.connections) == 1
-    assert f"broker0 (a standby; the owner is {ELSEWHERE}, but {why}" in reason(job)
-    assert f"the owner is {ELSEWHERE}, but {why}" in caplog.text
+    assert f"broker0 (a standby; the owner is {ELSEWHERE}, but {problem}" in reason(job)
+    assert f"the owner is {ELSEWHERE}, but {problem}" in caplog.text
 
 
 # Questions
@@ -402,23 +402,23 @@ def test_a_handover_is_asked_for_once() -> None:
     """The next owner would hand the store back."""
     net = Shared(active(3), standby(3))
     net.brokers[0].silent = True
-    asked = net.call("handover")
+    pending_call = net.call("handover")
     net.say(0, standby(3, ""))
     net.say(1, active(4, B))
     assert net.names() == [["handover"], []]
-    answer = Reply("b", pack({"owner": B, "epoch": 4}), asked.id).frames()
+    answer = Reply("b", pack({"owner": B, "epoch": 4}), pending_call.id).frames()
     net.machine.received(0, answer, net.now)
-    assert list(asked.answers) == [{"owner": B, "epoch": 4}]
+    assert list(pending_call.answers) == [{"owner": B, "epoch": 4}]
 
 
 # Liveness of standbys
 
 
-def advanced(net: Shared, seconds: float, heard: Sequence[int]) -> None:
+def advanced(net: Shared, seconds: float, senders: Sequence[int]) -> None:
     """Let time pass while these brokers send HEARTBEATs."""
     for _ in range(int(seconds)):
         net.advance(1.0)
-        for index in heard:
+        for index in senders:
             owner = net.brokers[index].owner
             assert owner is not None
             net.say(index, owner)

@@ -44,17 +44,17 @@ class StreamBroker(FakeBroker):
         self.refusal: tuple[str, str] | None = None
         self.about: dict[str, Any] = {"delivery": 0, "base": 0, "replayable": False}
         self.readers: list[tuple[bytes, str]] = []
-        self.asked: list[dict[str, Any]] = []
+        self.stream_requests: list[dict[str, Any]] = []
 
     def _call(self, peer: bytes, message: Call) -> Any:
         if message.name != "stream":
             return super()._call(peer, message)
-        self.asked.append(unpack(message.arguments, "arguments"))
+        self.stream_requests.append(unpack(message.arguments, "arguments"))
         if self.refusal:
             return [(peer, Error("b", message.id, *self.refusal).frames())]
         self.readers.append((peer, message.id))
-        said = [("part", pack(self.about)), *self.script]
-        return [(peer, Reply("b", body, message.id, how).frames()) for how, body in said]
+        answers = [("part", pack(self.about)), *self.script]
+        return [(peer, Reply("b", body, message.id, how).frames()) for how, body in answers]
 
     def parts(self, first: int, *values: Any, delivery: int = 1) -> tuple[str, bytes]:
         head = PartHead(delivery, first, len(values))
@@ -89,10 +89,10 @@ class Reading:
         self.job: Job[Any] = Job("j", self.results, JobOrigin(broker=0, store="s1"))
         return self.job.stream(timeout)
 
-    def say(self, *said: tuple[str, bytes]) -> None:
+    def say(self, *answers: tuple[str, bytes]) -> None:
         """Let the broker say something to its last reader."""
         peer, call = self.broker.readers[-1]
-        sent = [(peer, Reply("b", body, call, how).frames()) for how, body in said]
+        sent = [(peer, Reply("b", body, call, how).frames()) for how, body in answers]
         self.net.deliver(0, sent)
         self.net.run()
 
@@ -116,7 +116,7 @@ def test_parts_come_in_order_and_the_result_is_there(reading: Reading) -> None:
 
 def test_nothing_is_asked_before_the_first_part_is_wanted(reading: Reading) -> None:
     reading.stream()
-    assert reading.broker.asked == []
+    assert reading.broker.stream_requests == []
 
 
 def test_a_coroutine_reads_the_same(reading: Reading) -> None:
@@ -234,11 +234,11 @@ def test_a_new_reader_begins_where_the_broker_says(reading: Reading) -> None:
 # Restarts
 
 
-def restarted(reading: Reading, taken: int = 2) -> JobStream[Any]:
+def restarted(reading: Reading, count: int = 2) -> JobStream[Any]:
     broker = reading.broker
     broker.script = [broker.parts(0, "a", "b", "c")]
     stream = reading.stream()
-    take(stream, taken)
+    take(stream, count)
     reading.say(broker.parts(0, "A", "B", delivery=2), broker.end(2, delivery=2))
     return stream
 
@@ -288,7 +288,7 @@ def test_a_reader_of_a_restarted_broker_says_where_it_is(reading: Reading) -> No
     broker.script = [broker.parts(0, "a", "b", "c", "d"), broker.end(4)]
     reading.net.restore(0)
     reading.net.advance(1.0)
-    assert broker.asked[-1]["delivery"] == 1
+    assert broker.stream_requests[-1]["delivery"] == 1
     assert list(stream) == ["c", "d"]
 
 
@@ -299,7 +299,7 @@ def test_parts_that_were_lost_on_the_way_are_asked_for_once(reading: Reading) ->
     assert next(stream) == "a"
     with pytest.raises(ResultUnavailable, match="parts 1 to 1 of job j were lost"):
         next(stream)
-    assert [asked["taken"] for asked in broker.asked] == [0, 1]
+    assert [request["taken"] for request in broker.stream_requests] == [0, 1]
     broker.script = [broker.parts(0, "a"), broker.parts(2, "c")]
     stream = reading.stream()
     assert next(stream) == "a"
@@ -317,10 +317,10 @@ def test_an_end_that_knows_of_more_parts_is_a_loss(reading: Reading) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [("part", b"\xc0"), ("part:x", b""), ("end:1:2", b"\xc0"), (None, b"\x90")]
+    "answer", [("part", b"\xc0"), ("part:x", b""), ("end:1:2", b"\xc0"), (None, b"\x90")]
 )
-def test_a_malformed_answer_ends_the_stream(reading: Reading, said: Sequence[Any]) -> None:
-    reading.broker.script = [said]  # type: ignore[list-item]
+def test_a_malformed_answer_ends_the_stream(reading: Reading, answer: Sequence[Any]) -> None:
+    reading.broker.script = [answer]  # type: ignore[list-item]
     with pytest.raises(Exception, match=r"malformed|OUTCOME is"):
         next(reading.stream())
 

@@ -146,9 +146,9 @@ def test_an_empty_answer_is_an_error_of_the_job_that_is_tracked() -> None:
     ends: list[Exception | None] = []
     tracked = EncodedJob("j1", "q", "task:t,content-type:msgpack", b"")
     bench.submitter.track(tracked, lambda _, error: ends.append(error))
-    (asked,) = (m for m in bench.broker.received if isinstance(m, Call))
+    (call,) = (m for m in bench.broker.received if isinstance(m, Call))
     assert ends == []
-    bench.net.machine.received(0, Reply("b", pack([]), asked.id).frames(), bench.net.now)
+    bench.net.machine.received(0, Reply("b", pack([]), call.id).frames(), bench.net.now)
     bench.net.run()
     assert [type(error) for error in ends] == [ProtocolError]
     assert "answered get with nothing" in str(ends[0])
@@ -329,15 +329,15 @@ def test_a_coroutine_learns_the_same(bench: Bench) -> None:
     assert statuses(caught.value) == ["refused"]
 
 
-@pytest.mark.parametrize("begun", [2, 5])
+@pytest.mark.parametrize("sent_parts", [2, 5])
 def test_what_was_confirmed_before_the_client_was_closed_is_known(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, begun: int
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, sent_parts: int
 ) -> None:
     parts: list[PendingRequest] = []
     begin = bench.runner.begin
 
     def counting(request: PendingRequest) -> None:
-        if len(parts) == begun:
+        if len(parts) == sent_parts:
             bench.runner.close()
         begin(request)
         parts.append(request)
@@ -345,7 +345,9 @@ def test_what_was_confirmed_before_the_client_was_closed_is_known(
     monkeypatch.setattr(bench.runner, "begin", counting)
     with pytest.raises(BatchError) as caught:
         bench.submitter.submit_many(bench.template(), [(n,) for n in range(6000)], {}).wait()
-    assert statuses(caught.value) == ["confirmed"] * 1000 * begun + ["refused"] * 1000 * (6 - begun)
+    assert statuses(caught.value) == ["confirmed"] * 1000 * sent_parts + ["refused"] * 1000 * (
+        6 - sent_parts
+    )
     assert isinstance(caught.value.__cause__, BrokerUnavailable)
 
 

@@ -163,11 +163,11 @@ def convert(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     plan, _ = make_plans("shop.t", function, inspect.signature(function))
     for serializer in (Msgpack(), Json()):
         body, _ = serializer.encode([args, kwargs], ENVELOPE)
-        found, named = serializer.decode(body, ENVELOPE)
+        decoded, named = serializer.decode(body, ENVELOPE)
         if plan is not None:
             plan.convert(args, kwargs)  # as the client does
-            found, named = plan.convert(found, named)
-    values = [*found, *named.values()]
+            decoded, named = plan.convert(decoded, named)
+    values = [*decoded, *named.values()]
     return values[0] if len(values) == 1 else values
 
 
@@ -268,14 +268,14 @@ ITEM = Item(SKU="a", page="https://x.org/", tags={"t"}, parts=[Item(SKU="b")])
 )
 def test_a_value_arrives_as_what_it_was(kind: Any, value: object) -> None:
     """Whatever the annotation names comes back, by both serializers, with the same type."""
-    found = convert(taking(kind), value)
-    assert found == value
+    converted = convert(taking(kind), value)
+    assert converted == value
     if kind is not int:
-        assert type(found) is type(value)
+        assert type(converted) is type(value)
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "expected"),
+    ("kind", "value", "expected"),
     [
         (UUID, str(ID), ID),
         (datetime, "2026-01-02T12:00:00Z", NOON),
@@ -290,9 +290,9 @@ def test_a_value_arrives_as_what_it_was(kind: Any, value: object) -> None:
         (Customer, {"name": "a", "home": "b"}, Customer("a", Path("b"))),
     ],
 )
-def test_plain_data_does_for_what_it_says(kind: Any, given: object, expected: object) -> None:
+def test_plain_data_does_for_what_it_says(kind: Any, value: object, expected: object) -> None:
     """Who has no Python, or not the class, gives plain data: the command line, other programs."""
-    assert convert(taking(kind), given) == expected
+    assert convert(taking(kind), value) == expected
 
 
 @pytest.mark.parametrize(
@@ -366,8 +366,8 @@ def test_every_kind_of_parameter_is_converted() -> None:
     def function(a: Path, /, b: Color, *rest: Line, c: UUID, d=0, **others: Decimal): ...
 
     line = Line("pen", Decimal(1))
-    given = [Path("a"), Color.RED, line, line]
-    assert convert(function, *given, c=ID, d="x", e=Decimal(2)) == [*given, ID, "x", Decimal(2)]
+    values = [Path("a"), Color.RED, line, line]
+    assert convert(function, *values, c=ID, d="x", e=Decimal(2)) == [*values, ID, "x", Decimal(2)]
     for args, named, name in (
         ((3, "red"), {"c": ID}, "a"),
         (("a", 3), {"c": ID}, "b"),
@@ -430,8 +430,8 @@ def test_annotations_for_type_checkers_only_are_left_out_with_a_warning(
     def function(a: Fraction, b: Color, c: MutableSequence[Color]) -> Fraction: ...  # noqa: F821
 
     with caplog.at_level(logging.WARNING):
-        found = convert(function, [1], Color.RED, [Color.BLUE])
-    assert found == [[1], Color.RED, [Color.BLUE]]
+        converted = convert(function, [1], Color.RED, [Color.BLUE])
+    assert converted == [[1], Color.RED, [Color.BLUE]]
     assert [record.getMessage() for record in caplog.records] == [
         f"task shop.t: the annotation of {what} cannot be resolved at run time (name 'Fraction' is "
         "not defined), so values are not converted to it: import it outside of `if TYPE_CHECKING`"

@@ -253,17 +253,17 @@ def test_a_policy_is_not_asked_where_the_job_ends_anyway():
 
 
 def test_the_message_names_a_policy_before_the_task_does():
-    asked = []
+    requested = []
 
     def policy(name, options):
-        asked.append((name, dict(options)))
+        requested.append((name, dict(options)))
         return Fixed(1.0)
 
     executor = make_executor(broken, retry_policy=policy)
     text, payload = call("broken", headers='retry-count:1,backoff:fixed:{"delay": 2}')
     run(executor, text, payload)
     run(executor, *call("broken"))
-    assert asked == [("fixed", {"delay": 2}), ("exponential", {})]
+    assert requested == [("fixed", {"delay": 2}), ("exponential", {})]
 
 
 def asks_again(countdown=None):
@@ -317,7 +317,7 @@ def arun_call(executor, *args, **kwargs):
                          ("strict_later", arun_call)],
 )  # fmt: skip
 @pytest.mark.parametrize(
-    ("args", "kwargs", "why"),
+    ("args", "kwargs", "message"),
     [
         ((), {}, "missing 1 required positional argument: 'a'"),
         ((1, 2), {}, "takes 1 positional argument but 2 were given"),
@@ -325,7 +325,7 @@ def arun_call(executor, *args, **kwargs):
     ],
 )
 def test_a_job_whose_arguments_the_task_does_not_take_is_not_tried_again(
-    task, run_it, args, kwargs, why
+    task, run_it, args, kwargs, message
 ):
     """Another attempt would have the same arguments."""
     executor = make_executor(strict, strict_later)
@@ -333,7 +333,7 @@ def test_a_job_whose_arguments_the_task_does_not_take_is_not_tried_again(
     executor.close()
     assert row.kind == OutcomeKind.FAILED
     error = error_of(row)
-    assert (error.type, error.message) == ("builtins.TypeError", f"{task}() {why}")
+    assert (error.type, error.message) == ("builtins.TypeError", f"{task}() {message}")
 
 
 @pytest.mark.parametrize("task", ["strict", "strict_later", "with_session"])
@@ -544,19 +544,19 @@ class Elsewhere:
     inline = local = False
 
     def __init__(self, fails=False):
-        self.fails, self.kept = fails, []
+        self.fails, self.stored = fails, []
 
     def put(self, job_id, data, ttl):
         if self.fails:
             raise OSError("gone")
-        self.kept.append((job_id, data, ttl))
+        self.stored.append((job_id, data, ttl))
         return b"ref"
 
 
 def test_an_external_backend_gets_the_result_and_its_reference_is_answered():
     backend = Elsewhere()
     row = run_call(make_executor(add, backend=backend), "add", 1, 2, headers="result-ttl:60")
-    assert backend.kept == [("j1", b"\x03", 60.0)]
+    assert backend.stored == [("j1", b"\x03", 60.0)]
     assert (row.kind, row.result) == (OutcomeKind.SUCCEEDED, b"ref")
     assert row.content_type == "reference:elsewhere;msgpack"
 
@@ -565,7 +565,7 @@ def test_a_backend_takes_results_that_the_broker_would_not():
     backend = Elsewhere()
     row = run_call(make_executor(echo, backend=backend, max_result=100), "echo", "x" * 101)
     assert (row.kind, row.result) == (OutcomeKind.SUCCEEDED, b"ref")
-    assert len(backend.kept[0][1]) > 100
+    assert len(backend.stored[0][1]) > 100
 
 
 def test_a_result_that_a_backend_finds_too_large_fails_the_job_for_good():
@@ -586,7 +586,7 @@ def test_a_result_that_nobody_wants_is_not_handed_to_a_backend(headers):
     backend = Elsewhere()
     row = run_call(make_executor(add, backend=backend), "add", 1, 2, headers=headers)
     assert (row.kind, row.content_type, row.result) == (OutcomeKind.SUCCEEDED, "", b"")
-    assert backend.kept == []
+    assert backend.stored == []
 
 
 def test_a_backend_that_is_gone_costs_the_result_not_the_job():

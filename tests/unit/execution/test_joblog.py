@@ -220,9 +220,9 @@ def test_an_error_has_the_exception_and_the_fields_of_its_job(caplog):
     error = ValueError("no luck")
     joblog.failed(JOB, RemoteError("builtins.ValueError", "no luck", "Traceback: ..."), error)
     joblog.refused("j2", "u", "q", 1, OutcomeKind.FAILED, RemoteError("x.Y", "never"))
-    ran, refused = caplog.records
-    assert ran.exc_info == (ValueError, error, None)
+    failed_job, refused = caplog.records
+    assert failed_job.exc_info == (ValueError, error, None)
     assert refused.exc_info is None
     names = [f"eventmq_{name}" for name in ("job", "task", "queue", "attempt")]
-    assert [getattr(ran, name) for name in names] == ["j1", "t", "default", 2]
+    assert [getattr(failed_job, name) for name in names] == ["j1", "t", "default", 2]
     assert [getattr(refused, name) for name in names] == ["j2", "u", "q", 1]

@@ -23,9 +23,9 @@ def leaf(value, content_type="msgpack"):
 
 
 def result(payload):
-    found = row(payload)
-    assert found.kind == OutcomeKind.SUCCEEDED, decode_error(found.result)
-    return msgpack.unpackb(found.result)
+    outcome = row(payload)
+    assert outcome.kind == OutcomeKind.SUCCEEDED, decode_error(outcome.result)
+    return msgpack.unpackb(outcome.result)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_results_come_first(value, first):
 
 
 def test_an_error_callback_gets_what_is_known_of_the_failure():
-    told = encode_error(RemoteError("shop.Sold", "none left", "Traceback"))
+    encoded = encode_error(RemoteError("shop.Sold", "none left", "Traceback"))
     failure = {"id": "j7", "state": "failed", "type": "shop.Sold", "message": "none left"}
-    value = result(body(["j7", "failed", ERROR_TYPE, told]))
+    value = result(body(["j7", "failed", ERROR_TYPE, encoded]))
     assert value == [[{**failure, "traceback": "Traceback"}], {}]
     expired = {"id": "j7", "state": "expired", "type": "", "message": "", "traceback": ""}
     assert result(body(["j7", "expired", "", b""])) == [[expired], {}]
@@ -65,14 +65,14 @@ def test_a_malformed_body_fails_the_job(payload):
 
 
 def test_a_content_type_that_is_not_accepted_is_not_decoded():
-    told = error(body(leaf(1, "dill")))
-    assert told.type == "eventmq.errors.ContentNotAllowed"
-    assert "'dill' is not in accept_content" in told.message
+    text = error(body(leaf(1, "dill")))
+    assert text.type == "eventmq.errors.ContentNotAllowed"
+    assert "'dill' is not in accept_content" in text.message
 
 
 def test_a_result_that_another_backend_keeps_is_not_taken_for_one():
-    told = error(body(leaf(1, "reference:shelf;msgpack")))
-    assert told.type == "eventmq.errors.ResultUnavailable"
+    message = error(body(leaf(1, "reference:shelf;msgpack")))
+    assert message.type == "eventmq.errors.ResultUnavailable"
 
 
 class Shelf:
@@ -90,8 +90,8 @@ class Shelf:
 
 def test_results_that_are_kept_elsewhere_are_fetched():
     executor = make_executor(collect, backend=Shelf(), serializer=serializer)
-    found = row(body(["id", "reference:elsewhere;msgpack", b"there"]), executor=executor)
-    assert found.kind == OutcomeKind.SUCCEEDED
+    outcome = row(body(["id", "reference:elsewhere;msgpack", b"there"]), executor=executor)
+    assert outcome.kind == OutcomeKind.SUCCEEDED
 
 
 def test_coroutines_fetch_them_without_blocking_the_loop():
@@ -125,9 +125,10 @@ def test_a_result_that_others_take_is_sent_although_it_is_ignored():
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"), [("", 86400.0), (",result-ttl:1", 86400.0), (",result-ttl:100000", 100_000.0)]
+    ("declared_ttl", "stored_ttl"),
+    [("", 86400.0), (",result-ttl:1", 86400.0), (",result-ttl:100000", 100_000.0)],
 )
-def test_a_result_that_others_take_is_kept_for_the_default_time_at_least(said, kept):
+def test_a_result_that_others_take_is_kept_for_the_default_time_at_least(declared_ttl, stored_ttl):
     """Nobody knows when the last of the graph will have come to its turn."""
     times = []
 
@@ -137,9 +138,9 @@ def test_a_result_that_others_take_is_kept_for_the_default_time_at_least(said, k
             return b"there"
 
     executor = make_executor(collect, backend=Noting(), serializer=serializer)
-    headers = "task:collect,content-type:msgpack,graph:" + FEEDS + "n" + said
+    headers = "task:collect,content-type:msgpack,graph:" + FEEDS + "n" + declared_ttl
     row(msgpack.packb([[1], {}]), headers, executor=executor)
-    assert times == [kept]
+    assert times == [stored_ttl]
 
 
 class Full(Shelf):
@@ -153,27 +154,27 @@ def test_a_result_that_others_take_goes_through_the_broker_if_the_backend_fails(
     """They would take None for it."""
     executor = make_executor(collect, backend=Full(), serializer=serializer)
     headers = "task:collect,content-type:msgpack,graph:" + FEEDS + "n"
-    found = row(msgpack.packb([[1], {}]), headers, executor=executor)
-    assert msgpack.unpackb(found.result) == [[1], {}]
-    assert found.content_type.startswith("msgpack")
+    outcome = row(msgpack.packb([[1], {}]), headers, executor=executor)
+    assert msgpack.unpackb(outcome.result) == [[1], {}]
+    assert outcome.content_type.startswith("msgpack")
 
 
 def test_a_result_that_neither_backend_nor_broker_take_fails_the_job():
     executor = make_executor(collect, backend=Full(), serializer=serializer, max_result=2)
     headers = "task:collect,content-type:msgpack,graph:" + FEEDS + "n"
-    found = row(msgpack.packb([[1], {}]), headers, executor=executor)
-    assert decode_error(found.result).type == "eventmq.errors.ResultTooLarge"
+    outcome = row(msgpack.packb([[1], {}]), headers, executor=executor)
+    assert decode_error(outcome.result).type == "eventmq.errors.ResultTooLarge"
 
 
 def test_jobs_that_differ_in_headers_of_a_middleware_share_a_retry_policy_and_see_their_own():
     """One that traces has another text for each job; what EventMQ knows is looked up once."""
-    asked = []
+    requested = []
 
     def add():
         """Do nothing."""
 
     def policy(name, options):
-        asked.append(name)
+        requested.append(name)
         return Fixed(7.0)
 
     table = make_executor(add, retry_policy=policy)._routes
@@ -183,7 +184,7 @@ def test_jobs_that_differ_in_headers_of_a_middleware_share_a_retry_policy_and_se
     assert {(route.task, route.queue, route.policy) for route in routes} == {
         ("add", "q", routes[0].policy)
     }
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 @pytest.mark.parametrize(

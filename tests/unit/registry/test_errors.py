@@ -156,8 +156,8 @@ def test_a_wrong_option_names_the_table_where_it_stands(manage, tmp_path):
 
 def test_a_url_for_what_takes_none_is_told_so(manage):
     manager = manage(providing(eventmq_result_backends={"files": factory(Files)}))
-    said = "'files' takes no URL: choose it by its name alone"
-    assert refusal(manager, "files:///tmp/x") == said
+    message = "'files' takes no URL: choose it by its name alone"
+    assert refusal(manager, "files:///tmp/x") == message
 
 
 def test_a_misspelt_hook_is_an_error_with_the_nearest_name(manage):
@@ -203,8 +203,8 @@ def test_a_module_whose_entry_point_is_installed_is_one_plugin(manage, module, p
     """As while a plugin is written: given to the app in a test, and installed already."""
     name = module("shouting_module", SHOUT)
     points = [point("shouting", name)]
-    given = importlib.import_module(name)
-    manager = manage(given, given, entry_points=points)
+    imported = importlib.import_module(name)
+    manager = manage(imported, imported, entry_points=points)
     assert [row["name"] for row in manager.listing() if row["origin"] != "built in"] == ["shouting"]
 
 

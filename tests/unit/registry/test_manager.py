@@ -57,8 +57,8 @@ def test_the_table_of_built_ins_says_what_the_modules_provide(name):
     marked = {n for n, value in vars(plugin).items() if hasattr(value, "eventmq_impl")}
     options = {"eventmq_command_options"} if name in WITH_OPTIONS else set()
     assert marked == {kind.hook for kind, _ in of_module} | options
-    given = {(hook, text) for hook in marked - options for text in getattr(plugin, hook)()}
-    assert given == {(kind.hook, text) for kind, text in of_module}
+    provided = {(hook, text) for hook in marked - options for text in getattr(plugin, hook)()}
+    assert provided == {(kind.hook, text) for kind, text in of_module}
 
 
 def test_every_module_with_a_hook_is_in_the_table():
@@ -357,7 +357,7 @@ def test_options_of_an_unknown_plugin_are_warned_of(caplog) -> None:
 def test_a_plugin_that_there_is_not_is_not_advised_to_be_switched_off(name, hint) -> None:
     with pytest.raises(PluginNotFound) as caught:
         PluginManager(load_settings({"load_plugins": [name]})).load()
-    said = f"there is no plugin {name!r}, named by -p or the setting load_plugins; "
-    assert str(caught.value).startswith(said)
+    message = f"there is no plugin {name!r}, named by -p or the setting load_plugins; "
+    assert str(caught.value).startswith(message)
     assert hint in str(caught.value)
     assert "no:" not in str(caught.value)

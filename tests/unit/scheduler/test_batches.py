@@ -29,7 +29,7 @@ class Journal:
         self.beat = self.beats.start()
         self.beats.tick(self.beat)
         self.lines: list[str] = []
-        self.trouble: dict[str, Exception] = {}
+        self.failures: dict[str, Exception] = {}
         self.meanwhile: dict[str, object] = {}
         batches, client = self.beat._batches, self.beat._client
         self.begin_advance, self.submit = batches._begin_advance, client.submit
@@ -39,8 +39,8 @@ class Journal:
     def write(self, line: str) -> None:
         self.lines.append(line)
         self.meanwhile.get(line, str)()
-        if line in self.trouble:
-            raise self.trouble.pop(line)
+        if line in self.failures:
+            raise self.failures.pop(line)
 
     def submit_jobs(self, jobs):
         name = jobs[0].body.decode()
@@ -125,9 +125,9 @@ def test_the_next_step_of_a_schedule_waits_for_the_last_one(journal):
 def test_trouble_loses_no_fire_time_and_fires_none_twice(journal, where, again, error):
     """All that was on its way is done again, under the same ids."""
     four = journal("abcd")
-    four.trouble[where] = error
+    four.failures[where] = error
     four.beats.tick(four.beat)
-    assert not four.trouble
+    assert not four.failures
     first = [line[-1] for line in four.lines if line.startswith("submit")]
     four.beats.clock.advance(1.5)
     four.beats.run(four.beat, 3)
@@ -141,7 +141,7 @@ def test_trouble_loses_no_fire_time_and_fires_none_twice(journal, where, again, 
 
 def test_steps_that_were_stored_although_nobody_waited_for_them_are_read(journal):
     four = journal("abcd", kind="eager")
-    four.trouble["stored a"] = BrokerUnavailable("gone")
+    four.failures["stored a"] = BrokerUnavailable("gone")
     four.beats.tick(four.beat)
     del four.lines[:]
     four.beats.run(four.beat, 3)
@@ -183,8 +183,8 @@ def test_each_schedule_of_a_batch_gets_its_own_verdicts():
         if len(rounds) > 1:
             return submit(jobs)
         results = [True, True, True, False, None, None, False, False]
-        taken = [order for order, result in zip(jobs, results, strict=True) if result]
-        submit(taken)
+        accepted = [order for order, result in zip(jobs, results, strict=True) if result]
+        submit(accepted)
         return lambda: results
 
     beat._client.submit = submit_some

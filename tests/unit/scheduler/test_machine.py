@@ -82,9 +82,9 @@ def test_one_that_was_enabled_too_late_is_kept(beats):
     """It has never fired, so somebody may wonder where it is."""
     beats.add("late", at(datetime.fromtimestamp(NOW + 5, timezone.utc)), enabled=False)
     beats.run(beats.start(), 10)
-    found = beats.store.find("late")
-    found.enabled, found.last_fire_time = True, beats.clock.now()
-    assert beats.store.save([(found, found.version)]).done[0]
+    stored = beats.store.find("late")
+    stored.enabled, stored.last_fire_time = True, beats.clock.now()
+    assert beats.store.save([(stored, stored.version)]).done[0]
     for _ in range(2):
         beats.run(beats.start(), 3)
         assert beats.store.find("late") is not None
@@ -98,9 +98,9 @@ def test_only_the_beat_that_fires_removes_what_has_ended(beats):
         beats.tick(beat)
     assert (True, False) == (first._leads, second._leads)
     beats.add("over", at(datetime.fromtimestamp(NOW - 5, timezone.utc)))
-    found = beats.store.find("over")
-    found.last_job = "1" * 32
-    beats.store.save([(found, found.version)])
+    stored = beats.store.find("over")
+    stored.last_job = "1" * 32
+    beats.store.save([(stored, stored.version)])
     beats.clock.advance(0.5)
     beats.tick(second)
     assert beats.store.find("over") is not None
@@ -112,8 +112,8 @@ def test_only_the_beat_that_fires_removes_what_has_ended(beats):
     assert beats.store.find("over") is None
 
 
-@pytest.mark.parametrize("kept", [{}, {"queue": "other"}])
-def test_one_that_is_sent_again_after_its_end_begins_anew(beats, kept):
+@pytest.mark.parametrize("still_stored", [{}, {"queue": "other"}])
+def test_one_that_is_sent_again_after_its_end_begins_anew(beats, still_stored):
     """Its beat died before it removed it."""
     beats.add("a", every(seconds=5), run_count=1)
 
@@ -123,19 +123,21 @@ def test_one_that_is_sent_again_after_its_end_begins_anew(beats, kept):
 
     with pytest.raises(Killed):
         beats.run(beats.start(crash), 10)
-    again = Schedule(name="a", trigger=str(every(seconds=5)), body=b"a", run_count=1, **kept)
+    again = Schedule(
+        name="a", trigger=str(every(seconds=5)), body=b"a", run_count=1, **still_stored
+    )
     beat = beats.start()
-    heard = [(again, False)]
-    beat._client.received_schedules = lambda: [heard.pop()] if heard else ()
+    received = [(again, False)]
+    beat._client.received_schedules = lambda: [received.pop()] if received else ()
     beats.run(beat, 20)
     assert 2 == len(beats.fire_times("a"))
     assert beats.store.find("a") is None
 
 
 def test_at_fires_once_and_is_gone(beats):
-    moment = datetime.fromtimestamp(NOW + 5, timezone.utc)
-    beats.add("a", at(moment))
-    beats.add("kept", at(moment), source="code")
+    when = datetime.fromtimestamp(NOW + 5, timezone.utc)
+    beats.add("a", at(when))
+    beats.add("kept", at(when), source="code")
     beats.run(beats.start(), 20)
     assert [NOW + 5] == beats.fire_times("a") == beats.fire_times("kept")
     assert beats.store.find("a") is None
@@ -554,9 +556,9 @@ def test_a_full_queue_is_tried_again(beats):
 
 def test_a_trigger_that_nobody_knows_does_not_stop_the_others(beats, caplog):
     beats.add("bad", cron("* * * * *"))
-    found = beats.store.find("bad")
-    found.trigger = 'cron:{"expression":"0 0 30 2 *"}'
-    beats.store.save([(found, found.version)])
+    stored = beats.store.find("bad")
+    stored.trigger = 'cron:{"expression":"0 0 30 2 *"}'
+    beats.store.save([(stored, stored.version)])
     beats.add("good", every(seconds=5))
     beats.run(beats.start(), 11)
     assert 2 == len(beats.fire_times("good"))
@@ -631,7 +633,7 @@ def test_what_a_legacy_scheduler_fires_is_left_to_it(beats, monkeypatch):
     beats.add("ours", every(seconds=5), source="wire", headers="task:a,content-type:msgpack")
     lease, foreign = beats.store.lease, [True]
     monkeypatch.setattr(
-        beats.store, "lease", lambda *given: lease(*given)._replace(foreign=foreign[0])
+        beats.store, "lease", lambda *arguments: lease(*arguments)._replace(foreign=foreign[0])
     )
     beat = beats.start()
     beats.run(beat, 12)
@@ -646,7 +648,7 @@ def test_expiry_counts_from_the_fire_time(beats):
     beat = beats.start()
     jobs = []
     submit = beat._client.submit
-    beat._client.submit = lambda given: (jobs.extend(given), submit(given))[1]
+    beat._client.submit = lambda batch: (jobs.extend(batch), submit(batch))[1]
     beats.run(beat, 11)
     expected = f"task:x,content-type:msgpack,schedule-id:a,expires:{NOW + 15:.3f}"
     assert [expected] == [o.headers for o in jobs]
@@ -684,9 +686,9 @@ def test_schedules_of_the_code_are_added_changed_and_removed_and_others_left_alo
 def test_what_an_operator_disabled_stays_so(beats):
     code = {"a": declared("a", 10)}
     beats.run(beats.start(declared=code), 1)
-    found = beats.store.find("a")
-    found.enabled = False
-    beats.store.save([(found, found.version)])
+    stored = beats.store.find("a")
+    stored.enabled = False
+    beats.store.save([(stored, stored.version)])
     beats.run(beats.start(declared={"a": declared("a", 10, queue="q")}), 1)
     assert (False, "q") == (beats.store.find("a").enabled, beats.store.find("a").queue)
 

@@ -56,7 +56,7 @@ def test_what_is_not_given_has_its_default():
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "value"),
+    ("name", "text", "value"),
     [
         ("flag", True, True),
         ("flag", "yes", True),
@@ -72,14 +72,14 @@ def test_what_is_not_given_has_its_default():
         ("table", {"a": 1}, {"a": 1}),
     ],
 )
-def test_values_and_text_become_the_type_of_the_field(name, given, value):
-    found = getattr(read(**{name: given}), name)
-    assert found == value
-    assert type(found) is type(value)
+def test_values_and_text_become_the_type_of_the_field(name, text, value):
+    converted = getattr(read(**{name: text}), name)
+    assert converted == value
+    assert type(converted) is type(value)
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "wanted"),
+    ("name", "bad_value", "allowed"),
     [
         ("flag", "perhaps", "true or false"),
         ("flag", 2, "true or false"),
@@ -94,16 +94,16 @@ def test_values_and_text_become_the_type_of_the_field(name, given, value):
         ("limit", "x", "a whole number"),
     ],
 )
-def test_a_value_of_another_type_is_refused_without_showing_a_text(name, given, wanted):
+def test_a_value_of_another_type_is_refused_without_showing_a_text(name, bad_value, allowed):
     """A text may be a secret: the message has its type only."""
     others = {"perhaps": "text", "x": "text", "nan": "text"}
-    shown = "empty" if given == () else others.get(given, given)
-    said = f"option {name!r} of 'demo' must be {wanted}, not {shown}"
-    assert refused(Options, **{name: given}) == said
+    shown = "empty" if bad_value == () else others.get(bad_value, bad_value)
+    message = f"option {name!r} of 'demo' must be {allowed}, not {shown}"
+    assert refused(Options, **{name: bad_value}) == message
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("bad_value", "message"),
     [
         ({"level": 0}, "option 'level' of 'demo' must be a whole number from 1 to 9, not 0"),
         ({"level": "10"}, "option 'level' of 'demo' must be a whole number from 1 to 9, not text"),
@@ -111,8 +111,8 @@ def test_a_value_of_another_type_is_refused_without_showing_a_text(name, given, 
         ({"mode": "slow"}, "option 'mode' of 'demo' must be fast or small"),
     ],
 )
-def test_what_is_out_of_bounds_is_told_what_would_be_right(given, said):
-    assert refused(Bounded, **given) == said
+def test_what_is_out_of_bounds_is_told_what_would_be_right(bad_value, message):
+    assert refused(Bounded, **bad_value) == message
 
 
 def test_an_unknown_option_gets_the_nearest_one():

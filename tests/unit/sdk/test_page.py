@@ -22,9 +22,9 @@ PAGE = ROOT / "docs" / "reference" / "plugin-kit.rst"
 
 
 def test_the_examples_run():
-    found = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")
-    assert found.failed == 0
-    assert found.attempted > 100
+    results = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")
+    assert results.failed == 0
+    assert results.attempted > 100
 
 
 @pytest.mark.parametrize("name", eventmq.sdk.__all__)

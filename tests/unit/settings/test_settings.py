@@ -69,8 +69,8 @@ def test_without_any_source_every_setting_has_its_default(load):
 
 def test_the_defaults_are_allowed_values(load):
     """What is the default can be said aloud: as an argument, and as a variable."""
-    said = {row["env"]: row["value"] for row in describe(Settings())}
-    by_variable = load(environ={name: text for name, text in said.items() if text})
+    listed = {row["env"]: row["value"] for row in describe(Settings())}
+    by_variable = load(environ={name: text for name, text in listed.items() if text})
     by_argument = load(**{name: getattr(Settings(), name) for name in FIELDS})
     for name in FIELDS:
         assert getattr(by_variable, name) == getattr(by_argument, name) == FIELDS[name].default
@@ -83,11 +83,11 @@ def test_later_sources_win(load):
     own = "queue_window = 2\nheartbeat_timeout = 102\nstore = 'b'\n"
     environ = {"EVENTMQ_HEARTBEAT_TIMEOUT": "103", "EVENTMQ_STORE": "c"}
     settings = load(project=project, own=own, environ=environ, store="d")
-    found = [
+    values = [
         (getattr(settings, n), settings.source(n))
         for n in ("shutdown_grace", "queue_window", "heartbeat_timeout")
     ]
-    assert found == [
+    assert values == [
         (1.0, "pyproject.toml"),
         (2, "eventmq.toml"),
         (103.0, "EVENTMQ_HEARTBEAT_TIMEOUT"),
@@ -247,8 +247,8 @@ def test_limits_of_queues_are_a_table_of_tables(load):
 def test_a_value_that_is_not_allowed_names_key_source_value_and_what_is(load, name, value):
     message = refusal(load, **{name: value})
     allowed = FIELDS[name].allowed
-    said = f"setting {name!r} has the value {value!r} from argument; allowed is: {allowed}"
-    assert message.removesuffix(f": a rate is {RATES}") == said
+    expected = f"setting {name!r} has the value {value!r} from argument; allowed is: {allowed}"
+    assert message.removesuffix(f": a rate is {RATES}") == expected
 
 
 @pytest.mark.parametrize(
@@ -292,8 +292,8 @@ def test_a_number_of_jobs_is_a_whole_number(load, wrong):
     ],
 )
 def test_a_password_in_a_value_is_not_shown(load, url):
-    for given in (url, [url, "tcp://a"], f"{url},tcp://a"):
-        message = refusal(load, broker=given)
+    for value in (url, [url, "tcp://a"], f"{url},tcp://a"):
+        message = refusal(load, broker=value)
         assert "secret" not in message
         assert "***" in message
     assert "secret" not in str(describe(load(result_backend=url)))
@@ -326,17 +326,17 @@ def test_an_argument_of_the_app_in_a_file_is_told_from_a_setting(load):
 def test_an_old_name_is_an_error_that_tells_the_new_one(load, old, new):
     """As an argument, as a key of either file, and as a variable; whatever its value."""
     assert new in FIELDS
-    told = f"it is called {new!r} now"
-    message = f"unknown setting {old!r} from argument: {told}"
+    expected = f"it is called {new!r} now"
+    message = f"unknown setting {old!r} from argument: {expected}"
     assert message == refusal(load, **{old: FIELDS[new].default})
-    message = f"unknown setting {old!r} from pyproject.toml: {told}"
+    message = f"unknown setting {old!r} from pyproject.toml: {expected}"
     assert message == refusal(load, project=f"[tool.eventmq]\n{old} = 1")
     (load.folder / "pyproject.toml").unlink()
-    message = f"unknown setting {old!r} from eventmq.toml: {told}"
+    message = f"unknown setting {old!r} from eventmq.toml: {expected}"
     assert message == refusal(load, own=f"{old} = 1")
     (load.folder / "eventmq.toml").unlink()
     variable, instead = f"EVENTMQ_{old.upper()}", f"EVENTMQ_{new.upper()}"
-    message = f"unknown setting {old!r} from {variable}: {told}; set {instead} instead"
+    message = f"unknown setting {old!r} from {variable}: {expected}; set {instead} instead"
     assert message == refusal(load, environ={variable: "1"})
 
 

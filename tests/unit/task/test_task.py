@@ -484,12 +484,12 @@ def test_retries_and_no_guarantee_exclude_each_other(app: FakeApp) -> None:
 
 
 def test_defaults_may_be_said() -> None:
-    said = TaskOptions.read({
+    explicit = TaskOptions.read({
         "timeout": None, "soft_timeout": None, "unique": None, "rate_limit": None,
         "max_concurrency": None, "limit_key": None, "guarantee": True, "schedule": None,
         "replayable": False, "majordomo": None, "retry_on": Exception,
     })  # fmt: skip
-    assert said == TaskOptions()
+    assert explicit == TaskOptions()
 
 
 @pytest.mark.parametrize(
@@ -835,8 +835,8 @@ def test_limits_of_the_broker_travel_in_the_headers(app: FakeApp) -> None:
     task = app.task(join, name="add", rate_limit="100/m", max_concurrency=5, limit_key="a:{a}")
     task.delay(1, 2)
     task.delay(b=4, a="x,y")
-    said = [parse_headers(request.headers) for request in app.broker.received[1:]]
-    assert [(h.limit_rate, h.limit_running, h.limit_key) for h in said] == [
+    sent_headers = [parse_headers(request.headers) for request in app.broker.received[1:]]
+    assert [(h.limit_rate, h.limit_running, h.limit_key) for h in sent_headers] == [
         ("100/m", 5, "a:1"),
         ("100/m", 5, "a:x,y"),
     ]

@@ -81,12 +81,12 @@ def test_a_call_that_cannot_end_says_why_and_the_job_goes_on(inline, add):
 
 
 def test_jobs_run_by_priority_and_then_in_order(inline):
-    ran = []
-    task = inline.app.task(name="note")(ran.append)
+    runs = []
+    task = inline.app.task(name="note")(runs.append)
     for number, priority in enumerate([0, 5, 0, 5]):
         task.options(priority=priority).delay(number)
     inline.drain()
-    assert ran == [1, 3, 0, 2]
+    assert runs == [1, 3, 0, 2]
 
 
 def test_jobs_submit_others_also_to_queues_that_are_new(inline, add):
@@ -293,10 +293,10 @@ def test_a_delayed_job_runs_when_its_time_has_come(inline, add):
 
 
 def test_a_moment_by_the_machine_s_clock_is_reached_by_travelling_there(inline, add):
-    moment = datetime.now(timezone.utc) + timedelta(days=30)
-    job = add.options(eta=moment).delay(1)
-    inline.travel_to(moment)
-    assert inline.now >= moment
+    when = datetime.now(timezone.utc) + timedelta(days=30)
+    job = add.options(eta=when).delay(1)
+    inline.travel_to(when)
+    assert inline.now >= when
     assert inline.drain() == 1
     assert job.get() == 1
 
@@ -426,8 +426,10 @@ def test_the_plugin_imports_nothing_that_takes_time():
         "import sys, pytest; before = set(sys.modules); import eventmq.testing.plugin;"
         f"print(sorted((set(sys.modules) - before) & set({heavy!r})))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert ran.stdout.strip() == "[]"
+    process = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    assert process.stdout.strip() == "[]"
 
 
 def test_an_app_that_is_gone_is_gone_at_once():

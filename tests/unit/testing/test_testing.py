@@ -44,9 +44,9 @@ def test_a_suite_says_what_its_author_has_forgotten_to_define(name):
     suite = getattr(eventmq.testing, name)
     method = "open_store" if name.startswith("QueueStore") else "make"
     takes = inspect.signature(getattr(suite, method)).parameters.values()
-    given = [None for one in takes if one.name != "self" and one.kind is not one.VAR_KEYWORD]
+    positional = [None for one in takes if one.name != "self" and one.kind is not one.VAR_KEYWORD]
     with pytest.raises(NotImplementedError, match=rf"define {method}\(\) in your subclass: it re"):
-        getattr(suite(), method)(*given)
+        getattr(suite(), method)(*positional)
 
 
 def test_importing_it_needs_no_pytest():
