@@ -511,7 +511,7 @@ class Admission:
         for job in submission.jobs:
             if queue is None or queue.name != job.queue:
                 queue = state.queue(job.queue)
-                queue.version += 1  # sessions that found nothing before may take these
+                queue.version += 1  # sessions that got no job before may get these
                 state.busy[job.queue] = queue
             if job.headers is not text:  # most jobs of a batch share their headers
                 text = job.headers

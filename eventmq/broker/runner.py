@@ -413,7 +413,7 @@ class BrokerRunner:
         )
 
     def stop(self) -> None:
-        """Ask `run` to end. Callable from any thread or signal handler, any number of times."""
+        """Ask `run` to end. Call it from any thread or signal handler, any number of times."""
         self._stopping = True
         if self._wakeup is not None:
             self._wakeup.set()
@@ -721,7 +721,7 @@ class BrokerRunner:
             self.core.state.write(KeepTime(), lambda _: None)
 
     def _read(self, ready: Container[object], now: float) -> bool:
-        """Read the readable sockets; return whether all of it was read."""
+        """Read the readable sockets; return whether all messages were read."""
         if (wakeup := self._wakeup) is not None and wakeup.fd in ready:
             self._answer_queries(wakeup)
         for name, link in self._links.items():

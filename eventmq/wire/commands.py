@@ -213,7 +213,7 @@ class Kbai(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """An administrator asks the receiver to stop."""
+    """Asks the receiver to stop, on behalf of an administrator."""
 
     id: str
 

@@ -95,7 +95,7 @@ PRUNE_ABOVE = 1024
 
 logger = logging.getLogger("eventmq.wire")
 
-#: Events of a monitor: a handshake failed before ZAP was asked.
+#: Events of a monitor: a handshake failed before the ZAP request.
 FAILURES = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 #: Events of a monitor that end a handshake.

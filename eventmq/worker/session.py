@@ -649,7 +649,7 @@ class WorkerSession:
         ).format()
 
     def tick(self, now: float, credit: WorkerCredit) -> None:
-        """Do what is due."""
+        """Check the silence of the broker; send due replies, HEARTBEAT, READY or INFORM."""
         if now - self._last_seen > self.info.heartbeat_timeout and not self.lost:
             _log.debug("the broker was silent for %g s; reconnecting", self.info.heartbeat_timeout)
             self.online = False
@@ -745,7 +745,7 @@ class OwnerListener:
             self._session.owners.register(report)
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Check the silence of the broker; send INFORM if it is due."""
         info = self._session.info
         self.lost = self.lost or now - self._last_seen > info.heartbeat_timeout
         if now >= self._inform_at:

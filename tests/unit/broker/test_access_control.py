@@ -33,7 +33,7 @@ class GuardedBroker:
         self.core = self.broker.core
         self.access = AccessControl(self.core, grants, rate=rate)
 
-    def say(self, user: str, message: Command, who: bytes = b"peer") -> list[Command]:
+    def send(self, user: str, message: Command, who: bytes = b"peer") -> list[Command]:
         """Hand a message over; return what comes back to this peer."""
         now = self.broker.clock.now()
         self.access.receive("main", [who, *message.frames()], user, now)
@@ -68,40 +68,40 @@ def request(id: str) -> Request:
 def test_a_peer_over_its_rate_is_refused_and_later_served_again(make) -> None:
     """A bucket holds the messages of one second."""
     guarded = make(None, rate=10.0)
-    said = [codes(guarded.say("", request(f"job-{i}"))) for i in range(13)]
-    assert [[]] * 10 + [["rate-limited"]] * 3 == said
+    results = [codes(guarded.send("", request(f"job-{i}"))) for i in range(13)]
+    assert [[]] * 10 + [["rate-limited"]] * 3 == results
     guarded.broker.clock.time += 0.5
-    said = [codes(guarded.say("", request(f"later-{i}"))) for i in range(7)]
-    assert [[]] * 5 + [["rate-limited"]] * 2 == said
+    results = [codes(guarded.send("", request(f"later-{i}"))) for i in range(7)]
+    assert [[]] * 5 + [["rate-limited"]] * 2 == results
     assert 15 == guarded.core.state.counters["admitted"]
 
 
 def test_the_rate_is_counted_for_each_peer(make) -> None:
     guarded = make(None, rate=1.0)
     assert [[], ["rate-limited"]] == [
-        codes(guarded.say("", request(f"a{i}"), b"a")) for i in range(2)
+        codes(guarded.send("", request(f"a{i}"), b"a")) for i in range(2)
     ]
     assert [[], ["rate-limited"]] == [
-        codes(guarded.say("", request(f"b{i}"), b"b")) for i in range(2)
+        codes(guarded.send("", request(f"b{i}"), b"b")) for i in range(2)
     ]
 
 
 def test_signs_of_life_and_answers_are_not_counted(make) -> None:
     """A worker under load would be taken for dead, and its results lost."""
     guarded = make(None, rate=1.0)
-    guarded.say("", Inform("i", "", "worker"))
+    guarded.send("", Inform("i", "", "worker"))
     for i in range(50):
-        assert [] == codes(guarded.say("", Heartbeat(f"h{i}", "1.0")))
-        assert [] == codes(guarded.say("", Ready(f"r{i}")))
+        assert [] == codes(guarded.send("", Heartbeat(f"h{i}", "1.0")))
+        assert [] == codes(guarded.send("", Ready(f"r{i}")))
 
 
 def test_a_clock_that_goes_back_fills_no_bucket(make) -> None:
     guarded = make(None, rate=1.0)
-    guarded.say("", request("one"))
+    guarded.send("", request("one"))
     guarded.broker.clock.time -= 3600
-    assert ["rate-limited"] == codes(guarded.say("", request("two")))
+    assert ["rate-limited"] == codes(guarded.send("", request("two")))
     guarded.broker.clock.time += 2
-    assert [] == codes(guarded.say("", request("three")))
+    assert [] == codes(guarded.send("", request("three")))
 
 
 # Addresses
@@ -110,7 +110,7 @@ def test_a_clock_that_goes_back_fills_no_bucket(make) -> None:
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
 def test_without_keys_this_machine_may_do_everything(make, address: str) -> None:
     guarded = make(None)
-    [reply] = guarded.say(address, Call("c", "pause", pack({"queue": "nowhere"})))
+    [reply] = guarded.send(address, Call("c", "pause", pack({"queue": "nowhere"})))
     assert "queue-not-found" == reply.code
 
 
@@ -119,18 +119,18 @@ def test_without_keys_another_machine_does_not_administer(make, address: str) ->
     """Where the operator said --insecure, it may do the rest."""
     guarded = make(None)
     pause = Call("c", "pause", pack({"queue": "nowhere"}))
-    assert ["not-allowed"] == codes(guarded.say(address, pause))
-    assert ["not-allowed"] == codes(guarded.say(address, Disconnect("d")))
-    assert [] == codes(guarded.say(address, request("job")))
-    assert [] == codes(guarded.say(address, Call("j", "jobs", pack({}))))
-    assert [] == codes(guarded.say(address, Call("i", "info", pack({"id": "job"}))))
-    assert [] == codes(guarded.say(address, Inform("w", "", "worker"), b"worker"))
+    assert ["not-allowed"] == codes(guarded.send(address, pause))
+    assert ["not-allowed"] == codes(guarded.send(address, Disconnect("d")))
+    assert [] == codes(guarded.send(address, request("job")))
+    assert [] == codes(guarded.send(address, Call("j", "jobs", pack({}))))
+    assert [] == codes(guarded.send(address, Call("i", "info", pack({"id": "job"}))))
+    assert [] == codes(guarded.send(address, Inform("w", "", "worker"), b"worker"))
     assert REMOTE is guarded.core.state.peers["main", b"peer"].grant
 
 
 def test_jobs_of_a_broker_without_keys_have_no_owner(make) -> None:
     guarded = make(None)
-    guarded.say("10.0.0.5", Request("job", "default", "guarantee,content-type:x,owner:A", b""))
+    guarded.send("10.0.0.5", Request("job", "default", "guarantee,content-type:x,owner:A", b""))
     assert "guarantee,content-type:x" == guarded.core.state.jobs["job"].headers
 
 
@@ -141,7 +141,7 @@ def test_an_unknown_user_is_refused_and_costs_no_peer(make) -> None:
     guarded = make(EVERYBODY)
     for i in range(20):
         who = f"peer-{i}".encode()
-        assert ["not-allowed"] == codes(guarded.say("M", request("job"), who))
+        assert ["not-allowed"] == codes(guarded.send("M", request("job"), who))
     assert {} == guarded.core.state.peers
     assert 20 == guarded.core.state.counters["errors.not-allowed"]
 
@@ -149,11 +149,11 @@ def test_an_unknown_user_is_refused_and_costs_no_peer(make) -> None:
 def test_the_same_routing_id_with_another_key_is_another_peer(make) -> None:
     """Its session, calls and subscriptions are not handed on."""
     guarded = make(EVERYBODY)
-    guarded.say("A", Inform("i", "", "client"))
-    guarded.say("A", Call("s", "subscribe", pack({"topics": [""]})))
+    guarded.send("A", Inform("i", "", "client"))
+    guarded.send("A", Call("s", "subscribe", pack({"topics": [""]})))
     first = guarded.core.state.peers["main", b"peer"]
     assert first.topics
-    guarded.say("R", Heartbeat("h", "1.0"))
+    guarded.send("R", Heartbeat("h", "1.0"))
     second = guarded.core.state.peers["main", b"peer"]
     assert second is not first
     assert (ROOT, {}, "") == (second.grant, second.topics, second.role)
@@ -163,16 +163,16 @@ def test_the_same_routing_id_with_another_key_is_another_peer(make) -> None:
 def test_who_is_not_touched_by_a_change_stays(make) -> None:
     guarded = make(EVERYBODY)
     for user in EVERYBODY:
-        guarded.say(user, Heartbeat("h", "1.0"), user.encode())
+        guarded.send(user, Heartbeat("h", "1.0"), user.encode())
     before = dict(guarded.core.state.peers)
     changed = Grant("A", "alice", frozenset({"client"}), group="shop")
     guarded.access.update({"A": changed, "W": Grant("W", "wendy", frozenset({"worker"}))}, 1.0)
-    left = guarded.core.state.peers
-    assert [b"W"] == [key.identity for key in left]
-    guarded.say("W", Heartbeat("h2", "1.0"), b"W")
-    assert left["main", b"W"] is before["main", b"W"]
-    guarded.say("A", Heartbeat("h2", "1.0"), b"A")
-    assert left["main", b"A"].grant is changed
+    peers = guarded.core.state.peers
+    assert [b"W"] == [key.identity for key in peers]
+    guarded.send("W", Heartbeat("h2", "1.0"), b"W")
+    assert peers["main", b"W"] is before["main", b"W"]
+    guarded.send("A", Heartbeat("h2", "1.0"), b"A")
+    assert peers["main", b"A"].grant is changed
 
 
 def test_bad_arguments_are_told_of_as_without_keys(make) -> None:
@@ -180,22 +180,22 @@ def test_bad_arguments_are_told_of_as_without_keys(make) -> None:
     guarded = make(EVERYBODY)
     nul = {"ids": ["a\0b"]}  # a store may not be able to look for it
     for arguments in (nul, {"ids": 7}, {"ids": [7]}, {"ids": ["x"] * 1001}, {}, {"ids": None}):
-        assert ["bad-arguments"] == codes(guarded.say("A", Call("c", "get", pack(arguments))))
-    assert ["bad-arguments"] == codes(guarded.say("A", Call("c", "get", pack([1]))))
-    assert ["bad-arguments"] == codes(guarded.say("A", Call("c", "info", pack({"id": b"x"}))))
+        assert ["bad-arguments"] == codes(guarded.send("A", Call("c", "get", pack(arguments))))
+    assert ["bad-arguments"] == codes(guarded.send("A", Call("c", "get", pack([1]))))
+    assert ["bad-arguments"] == codes(guarded.send("A", Call("c", "info", pack({"id": b"x"}))))
     now = guarded.broker.clock.now()
     guarded.access.receive("main", [b"peer", *Call("c", "get", pack(nul)).frames()], "A", now)
     assert not guarded.core.state.writes
     guarded.broker.tick()
     assert ["bad-arguments"] == codes(guarded.broker.took(b"peer"))
-    assert ["unknown-call"] == codes(guarded.say("A", Call("c", "dance", pack({}))))
-    assert ["job-not-found"] == codes(guarded.say("A", Call("c", "info", pack({"id": "x"}))))
+    assert ["unknown-call"] == codes(guarded.send("A", Call("c", "dance", pack({}))))
+    assert ["job-not-found"] == codes(guarded.send("A", Call("c", "info", pack({"id": "x"}))))
 
 
 def test_what_is_remembered_of_sessions_is_bounded(make) -> None:
     guarded = make(EVERYBODY)
     for i in range(500):
-        guarded.say("W", Inform(f"i{i}", "", "worker", f"session:s{i}"))
+        guarded.send("W", Inform(f"i{i}", "", "worker", f"session:s{i}"))
     assert 1 == len(guarded.core.state.sessions)
     assert len(guarded.access._session_keys) < 100
 
@@ -210,10 +210,10 @@ def test_a_graph_belongs_to_the_key_that_submitted_it(make) -> None:
     rows = [(job_id, 0, b"") for job_id in ("g1", "g2")]
     body = encode_graph([("default", "content-type:x,graph:n")], rows, Plan([-1, 0], [0]))
     graph = Request("g1", "", "ack-requested,nodes:2", body)
-    assert [] == codes(guarded.say("A", graph, b"alice"))
-    assert [] == codes(guarded.say("A", graph, b"alice"))
-    assert ["not-allowed"] == codes(guarded.say("B", graph, b"bob"))
+    assert [] == codes(guarded.send("A", graph, b"alice"))
+    assert [] == codes(guarded.send("A", graph, b"alice"))
+    assert ["not-allowed"] == codes(guarded.send("B", graph, b"bob"))
     for name in ("graph", "cancel_graph"):
         call = Call(f"{name}-of-bob", name, pack({"id": "g2"}))
-        assert ["not-allowed"] == codes(guarded.say("B", call, b"bob"))
-        assert [] == codes(guarded.say("A", call, b"alice"))
+        assert ["not-allowed"] == codes(guarded.send("B", call, b"bob"))
+        assert [] == codes(guarded.send("A", call, b"alice"))

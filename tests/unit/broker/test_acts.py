@@ -165,7 +165,7 @@ def test_an_operation_that_the_call_does_not_do_is_refused(broker: Broker) -> No
     assert not broker.core.state.queue("default").counts.paused
 
 
-def say(broker: Broker, access: AccessControl, user: str, name: str, **arguments: Any) -> None:
+def call_as(broker: Broker, access: AccessControl, user: str, name: str, **arguments: Any) -> None:
     """Make a call with a key."""
     who = f"peer-{user}".encode()
     for message in (
@@ -177,13 +177,13 @@ def say(broker: Broker, access: AccessControl, user: str, name: str, **arguments
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [("anna@host", "anna@host"), ("", "root")], ids=["said", "not said"]
+    ("named", "expected"), [("anna@host", "anna@host"), ("", "root")], ids=["named", "not named"]
 )
-def test_an_admin_key_may_say_who_acts(broker: Broker, said: str, expected: str) -> None:
+def test_an_admin_key_may_say_who_acts(broker: Broker, named: str, expected: str) -> None:
     """Its own name counts where it does not."""
     [job_id] = submit(broker, 1)
     access = AccessControl(broker.core, {"R": ROOT}, rate=0.0)
-    say(broker, access, "R", "cancel", ids=[job_id], actor=said)
+    call_as(broker, access, "R", "cancel", ids=[job_id], actor=named)
     assert [act[:3] for act in acts(broker)] == [("cancel", expected, job_id)]
 
 
@@ -197,7 +197,7 @@ def test_what_another_key_says_of_itself_is_ignored(broker: Broker) -> None:
         access.receive("main", [b"peer-A", *message.frames()], "A", broker.clock.now())
         broker.tick()
     broker.took(b"peer-A")
-    say(broker, access, "A", "cancel", ids=[job_id], actor="root")
+    call_as(broker, access, "A", "cancel", ids=[job_id], actor="root")
     assert [act[:3] for act in acts(broker)] == [("cancel", "alice", job_id)]
 
 
@@ -205,7 +205,7 @@ def test_a_machine_without_a_key_is_nobody(broker: Broker) -> None:
     """Where there are no keys, another machine may cancel a job and say no name."""
     [job_id] = submit(broker, 1)
     access = AccessControl(broker.core, None, rate=0.0)
-    say(broker, access, "10.0.0.7", "cancel", ids=[job_id], actor="root")
+    call_as(broker, access, "10.0.0.7", "cancel", ids=[job_id], actor="root")
     assert acts(broker) == []
     assert caused(broker, "cancelled") == [(job_id, "cancel", None)]
 

@@ -43,11 +43,11 @@ def holders(broker, *names):
 
 def answer_all(broker, name):
     """Answer what a worker was sent, and what it is sent for that."""
-    left = chunks(broker.took(name.encode()))
-    while left:
-        chunk, index = left.pop()
-        rows = [row(place) for place in range(len(index.entries))]
-        left += chunks(broker.answer(name.encode(), chunk, rows))
+    remaining = chunks(broker.took(name.encode()))
+    while remaining:
+        chunk, index = remaining.pop()
+        rows = [row(position) for position in range(len(index.entries))]
+        remaining += chunks(broker.answer(name.encode(), chunk, rows))
 
 
 def test_jobs_of_one_key_go_to_one_worker(broker):
@@ -172,9 +172,9 @@ def test_whatever_comes_and_goes_every_job_ends(broker, seed):
             names.add(f"w{number}")
             join(broker, f"w{number}", window=random.randint(1, 4))
         elif what < 0.63 and len(names) > 1:
-            gone = random.choice(sorted(names))
-            names.remove(gone)
-            session = broker.core.state.sessions[gone]
+            removed = random.choice(sorted(names))
+            names.remove(removed)
+            session = broker.core.state.sessions[removed]
             broker.core.sessions.end(session, silent=True)  # cut off; it proves nothing
             broker.tick()
         elif what < 0.9 and names:
@@ -203,5 +203,5 @@ def answer_held(broker, name, random):
     if session.leases:
         number = random.choice(sorted(session.leases))
         sent = [m for m in broker.dispatched if m.id == f"{name}.{number}"][-1]
-        rows = [row(place) for place in range(len(session.leases[number].jobs))]
+        rows = [row(position) for position in range(len(session.leases[number].jobs))]
         broker.answer(name.encode(), sent, rows)

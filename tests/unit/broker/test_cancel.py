@@ -350,8 +350,8 @@ def test_a_legacy_worker_is_only_fenced(broker: Broker, names_it: bool) -> None:
     cancel(broker, job_id)
     assert cancels(broker.took(b"old")) == []
     other = legacy_job(broker)
-    late = Reply("z", b'{"value": 1}', job_id if names_it else None)
-    broker.tell(b"old", late)
+    late_reply = Reply("z", b'{"value": 1}', job_id if names_it else None)
+    broker.tell(b"old", late_reply)
     broker.tell(b"old", Ready("r9"))
     broker.tell(b"old", Reply("y", b'{"value": 2}', other))
     assert states(broker, job_id, other) == ["cancelled", "succeeded"]
@@ -408,7 +408,7 @@ def test_a_worker_is_told_of_a_cancel_after_a_restart(broker: Broker, jobs: int)
     broker.crash()
     got = broker.worker(b"again", received=1, held=(1,))
     assert [(c.job, c.delivery) for c in cancels(got)] == [(ids[0], "1")]
-    rows = [row(place) for place in range(jobs)]
+    rows = [row(position) for position in range(jobs)]
     assert Ack in map(type, broker.answer(b"again", chunk, rows))
     assert states(broker, *ids) == ["cancelled"] + ["succeeded"] * (jobs - 1)
 

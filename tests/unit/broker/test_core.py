@@ -112,7 +112,7 @@ def test_jobs_that_are_sent_twice_in_one_tick_are_leased_once(broker: Broker, me
     [(chunk, index)] = chunks(broker.took(b"a"))
     assert [(entry.id, entry.delivery) for entry in index.entries] == [(id, 1) for id in ids]
     assert chunks(broker.worker(b"b", "b")) == []
-    broker.answer(b"a", chunk, [row(place) for place in range(len(ids))])
+    broker.answer(b"a", chunk, [row(position) for position in range(len(ids))])
     assert broker.call("state", ids=ids) == [[id, "succeeded"] for id in ids]
     assert broker.core.state.queues["default"].running == 0
 
@@ -298,8 +298,8 @@ def test_a_worker_gets_jobs_in_the_order_of_admission(broker: Broker) -> None:
     broker.submit_batch(ids)
     got = []
     messages = broker.worker()
-    while found := chunks(messages):
-        [(chunk, index)] = found
+    while pairs := chunks(messages):
+        [(chunk, index)] = pairs
         got += [entry.id for entry in index.entries]
         messages = broker.answer(b"worker", chunk, [row(i) for i in range(len(index.entries))])
     assert got == ids
@@ -503,8 +503,8 @@ def test_a_window_smaller_than_the_queue_loses_nothing(tmp_path: Path) -> None:
     broker.submit_batch(ids)
     got = []
     messages = broker.worker()
-    while found := chunks(messages):
-        [(chunk, index)] = found
+    while pairs := chunks(messages):
+        [(chunk, index)] = pairs
         got += [entry.id for entry in index.entries]
         messages = broker.answer(
             b"worker", chunk, [row(i, run_time=1e-6) for i in range(len(index.entries))]

@@ -87,7 +87,9 @@ def test_a_repeated_request_of_a_job_that_has_ended_gets_its_end(broker: Broker)
     assert [(job_id, [job_id, "succeeded", "msgpack", b"r"])] == ends(got)
 
 
-def late(broker: Broker, job_id: str = "", client: bytes = b"client") -> tuple[str, list[Command]]:
+def submit_late_ack(
+    broker: Broker, job_id: str = "", client: bytes = b"client"
+) -> tuple[str, list[Command]]:
     """Submit a job whose receipt may come late; return its id and what came."""
     job_id = job_id or broker.new_id()
     got = broker.tell(client, Request(job_id, "default", f"{TASK},late-ack", b"x"))
@@ -100,7 +102,7 @@ def acks(messages: Sequence[Command]) -> list[tuple[str, bytes | None]]:
 
 def test_the_end_is_the_receipt_where_it_comes_within_a_second(broker: Broker) -> None:
     inform(broker)
-    job_id, got = late(broker)
+    job_id, got = submit_late_ack(broker)
     assert got == []
     [(chunk, _)] = chunks(broker.worker())
     broker.wait(0.9)
@@ -116,7 +118,7 @@ def test_the_end_is_the_receipt_where_it_comes_within_a_second(broker: Broker) -
 def test_a_receipt_comes_a_second_after_the_commit_and_the_end_behind_it(broker: Broker) -> None:
     """So that a client knows whether the broker is there, or the job takes long."""
     inform(broker)
-    job_id, _ = late(broker)
+    job_id, _ = submit_late_ack(broker)
     broker.wait(LATE_RECEIPT - 0.1)
     assert broker.core.next_tick(broker.now()) - broker.now() == pytest.approx(0.1, abs=1e-3)
     assert acks(broker.took(b"client")) == []
@@ -132,7 +134,7 @@ def test_a_receipt_comes_a_second_after_the_commit_and_the_end_behind_it(broker:
 def test_receipts_are_sent_before_the_broker_goes_away(broker: Broker) -> None:
     """Whoever waits for one would take the job for lost."""
     inform(broker)
-    job_id, _ = late(broker)
+    job_id, _ = submit_late_ack(broker)
     broker.core.close(broker.clock.now())
     sent = [decode(message.frames) for message in broker.core.take_deferred_sends()]
     assert [(job_id, None)] == acks(sent)
@@ -154,9 +156,9 @@ def test_a_peer_that_reads_no_rows_gets_the_receipt_at_once(broker: Broker, head
 def test_a_repeated_request_gets_the_receipt_late_again(broker: Broker) -> None:
     """A client whose connection was lost sends it again."""
     inform(broker)
-    job_id, _ = late(broker)
+    job_id, _ = submit_late_ack(broker)
     broker.wait(0.6)
-    late(broker, job_id)
+    submit_late_ack(broker, job_id)
     broker.wait(0.6)
     assert acks(broker.took(b"client")) == []
     broker.wait(0.6)
@@ -168,8 +170,8 @@ def test_of_two_clients_that_submit_one_id_the_second_is_told_to_ask(broker: Bro
     for client in (b"client", b"second"):
         features = Features(extensions=EXTENSIONS, session=client.decode())
         broker.tell(client, Inform("1", "", "client", features.format()))
-    job_id, _ = late(broker)
-    _, got = late(broker, job_id, b"second")
+    job_id, _ = submit_late_ack(broker)
+    _, got = submit_late_ack(broker, job_id, b"second")
     assert [(job_id, NO_REPLY)] == acks(got)
     [(chunk, _)] = chunks(broker.worker())
     broker.answer(b"worker", chunk, [row(result=b"r", content_type="msgpack")])
@@ -179,7 +181,7 @@ def test_of_two_clients_that_submit_one_id_the_second_is_told_to_ask(broker: Bro
 
 def test_a_client_that_goes_away_leaves_nothing_behind(broker: Broker) -> None:
     inform(broker)
-    late(broker)
+    submit_late_ack(broker)
     broker.tell(b"client", Kbai("2"))
     broker.wait(2.0)
     assert broker.core.waiters.next_receipt is None
@@ -189,13 +191,13 @@ def test_a_client_that_goes_away_leaves_nothing_behind(broker: Broker) -> None:
 def test_a_repeated_request_of_a_job_whose_outcome_is_gone_is_told_so(broker: Broker) -> None:
     """As ``get`` would: the broker remembers the id, and no more."""
     inform(broker)
-    job_id, _ = late(broker)
+    job_id, _ = submit_late_ack(broker)
     [(chunk, _)] = chunks(broker.worker())
     broker.answer(b"worker", chunk, [row(result=b"r", content_type="msgpack")])
     broker.took(b"client")
     answer = broker.core.waiters.lookups._answer
     broker.core.waiters.lookups._answer = lambda peer, call, ids, _: answer(peer, call, ids, {})
-    _, got = late(broker, job_id)
+    _, got = submit_late_ack(broker, job_id)
     assert [(job_id, [job_id, "", "", None])] == ends(got)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eventmq.store.reads import EventRow
 
 #: Bytes of values in a row; a value may have 64.
-MOST = 1024
+MAX_BYTES = 1024
 
 FREE = "guarantee:False"
 
@@ -37,7 +37,7 @@ FREE = "guarantee:False"
 @pytest.fixture
 def keen(tmp_path: Path) -> Iterator[Broker]:
     """A broker that keeps values."""
-    broker = Broker(tmp_path, values=MOST)
+    broker = Broker(tmp_path, values=MAX_BYTES)
     yield broker
     broker.close()
 
@@ -46,7 +46,7 @@ def values_of(rows: Sequence[EventRow]) -> list[tuple[str, str, Any, Any]]:
     """Return number of the kind, job, content type and value of all events."""
     names = list(EventColumns().values)
     kind, job = names.index("kind"), names.index("job_id")
-    found = []
+    event_values = []
     for first, _, body in rows:
         table = EventColumns()
         table.add("b", first, body)
@@ -54,11 +54,11 @@ def values_of(rows: Sequence[EventRow]) -> list[tuple[str, str, Any, Any]]:
         blocks = unpack_blocks(body)
         types = [v for block in blocks for v in block.column(Field.CONTENT_TYPE)]
         values = [v for block in blocks for v in block.column(Field.VALUE)]
-        found += [
+        event_values += [
             (event[kind], event[job], *pair)
             for event, *pair in zip(events, types, values, strict=True)
         ]
-    return found
+    return event_values
 
 
 def kept(broker: Broker, after: int = 0) -> list[tuple[str, Any, Any]]:
@@ -177,10 +177,10 @@ def test_the_jobs_of_a_graph_have_the_arguments_that_they_were_given(keen: Broke
     """What they take from each other is the result of the other one."""
     submit_graph(keen, Signature("a") | Signature("b"))
     run(keen)
-    found = values_of(keen.event_rows())
-    given = [(kind, value) for kind, _, _, value in found if kind != "succeeded"]
-    assert given == [("enqueued", b"a"), ("delayed", b"b"), ("enqueued", None)]
-    assert [value for kind, _, _, value in found if kind == "succeeded"] == [b"a", b"b(a)"]
+    events = values_of(keen.event_rows())
+    admitted = [(kind, value) for kind, _, _, value in events if kind != "succeeded"]
+    assert admitted == [("enqueued", b"a"), ("delayed", b"b"), ("enqueued", None)]
+    assert [value for kind, _, _, value in events if kind == "succeeded"] == [b"a", b"b(a)"]
 
 
 def test_a_job_without_guarantee_has_its_result_only(keen: Broker) -> None:
@@ -216,8 +216,8 @@ def test_a_long_value_is_left_out(keen: Broker) -> None:
 def batch(keen: Broker, bodies: Sequence[bytes], tasks: Sequence[str] = (TASK,)) -> list[str]:
     """Submit jobs in one commit."""
     ids = [keen.new_id() for _ in bodies]
-    places = [n % len(tasks) for n in range(len(ids))]
-    jobs = list(zip(ids, places, bodies, strict=True))
+    templates = [n % len(tasks) for n in range(len(ids))]
+    jobs = list(zip(ids, templates, bodies, strict=True))
     body = encode_batch([("default", task) for task in tasks], jobs)
     keen.tell(b"client", Request(keen.new_id(), "", f"batch:{len(ids)}", body))
     return ids
@@ -232,9 +232,9 @@ def test_a_commit_with_much_in_it_makes_several_rows(keen: Broker, tasks: Sequen
     assert len(rows) > 10
     for _, _, body in rows:
         values = [v for block in unpack_blocks(body) for v in block.column(Field.VALUE)]
-        assert sum(len(value) for value in values) <= MOST
-    found = values_of(rows)
-    assert {job_id: value for _, job_id, _, value in found} == dict(zip(ids, bodies, strict=True))
+        assert sum(len(value) for value in values) <= MAX_BYTES
+    events = values_of(rows)
+    assert {job_id: value for _, job_id, _, value in events} == dict(zip(ids, bodies, strict=True))
     assert [event["seq"] for event in keen.events()] == list(range(1, 401))
     ends = [(first, first + n) for first, n, _ in rows]
     assert [end for _, end in ends[:-1]] == [first for first, _ in ends[1:]]
@@ -271,7 +271,7 @@ def test_a_value_that_all_jobs_share_is_kept_once(keen: Broker) -> None:
 
 @pytest.mark.parametrize("module", [store, memory])
 def test_both_stores_take_the_option(tmp_path: Path, module: Any) -> None:
-    options = {"directory": str(tmp_path), "reserve": 0, "events_values": MOST}
+    options = {"directory": str(tmp_path), "reserve": 0, "events_values": MAX_BYTES}
     store = module.make_store(PluginContext("store", options, FakeClock()))
     store.open()
     store.submit([Admit([JobRecord("i", "q", TASK, b"in", seq=1)]), ReadEvents(0, 1)])
@@ -283,7 +283,7 @@ def test_both_stores_take_the_option(tmp_path: Path, module: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "most"),
+    ("settings", "max_bytes"),
     [
         ({}, 0),
         ({"redactor": "shop.secrets:redact"}, 262_144),
@@ -291,12 +291,12 @@ def test_both_stores_take_the_option(tmp_path: Path, module: Any) -> None:
     ],
 )
 def test_the_setting_decides_and_a_row_fits_a_frame(
-    tmp_path: Path, settings: dict[str, Any], most: int
+    tmp_path: Path, settings: dict[str, Any], max_bytes: int
 ) -> None:
     """The broker imports nothing: there is no such module."""
     app = EventMQ("shop", data_dir=str(tmp_path), **settings)
     runner = app.make_broker(binds={})
-    assert runner.store.engine._events[2] == most
+    assert runner.store.engine._events[2] == max_bytes
     app.close()
 
 

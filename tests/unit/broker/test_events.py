@@ -89,9 +89,9 @@ def test_jobs_of_several_tasks_keep_their_own(broker: Broker) -> None:
     assert [entry.id for entry in index.entries] == ids
     failed = encode_error(RemoteError("builtins.ValueError", "no"))
     broker.answer(b"worker", chunk, [row(n, kind=int(n > 1), result=failed) for n in range(4)])
-    told = {event["job_id"]: (event["task"], event["kind"]) for event in broker.events(4)}
+    events = {event["job_id"]: (event["task"], event["kind"]) for event in broker.events(4)}
     kinds_of = ["succeeded", "succeeded", "failed", "failed"]
-    assert [told[job_id] for job_id in ids] == list(zip(["t0", "t1"] * 2, kinds_of, strict=True))
+    assert [events[job_id] for job_id in ids] == list(zip(["t0", "t1"] * 2, kinds_of, strict=True))
 
 
 def test_a_failure_says_its_type_and_where(broker: Broker) -> None:
@@ -145,8 +145,8 @@ def test_each_attempt_waits_from_when_it_was_ready(broker: Broker) -> None:
         broker.answer(b"worker", broker.dispatched[delivery], [again])
         broker.wait(6.0)
         broker.ready(b"worker", 1, delivery + 1)
-    told = [e for e in broker.events() if e["kind"] in {"retry", "handed_back"}]
-    assert [(e["kind"], e.get("wait_us")) for e in told] == [
+    events = [e for e in broker.events() if e["kind"] in {"retry", "handed_back"}]
+    assert [(e["kind"], e.get("wait_us")) for e in events] == [
         ("retry", 1_500_000), ("handed_back", None), ("retry", 10_500_000),
     ]  # fmt: skip
 
@@ -158,8 +158,8 @@ def test_a_job_that_expires_before_it_is_ready_says_when_it_would_have_been(brok
     waited, _ = broker.submit(headers=f"expires:{expires}")
     delayed, _ = broker.submit(headers=f"expires:{expires},eta:{due}")
     broker.wait(3.0)
-    told = {e["job_id"]: e.get("due_us") for e in broker.events() if e["kind"] == "expired"}
-    assert told == {waited: None, delayed: due * 1e6}
+    events = {e["job_id"]: e.get("due_us") for e in broker.events() if e["kind"] == "expired"}
+    assert events == {waited: None, delayed: due * 1e6}
 
 
 def test_a_job_that_waits_for_another_expires_before_it_is_ready(broker: Broker) -> None:
@@ -373,8 +373,8 @@ def test_a_lease_began_when_it_was_given_whatever_broker_hears_of_its_end(broker
     assert broker.call("info", id=job_id)["leased"] == leased
     broker.wait(4.0)
     broker.answer(b"worker", broker.dispatched[0], [row(started=leased + 0.5, run_time=6.0)])
-    told = {event["kind"]: event["leased_us"] for event in broker.events()[1:]}
-    assert told == {"leased": leased * 1e6, "succeeded": leased * 1e6}
+    events = {event["kind"]: event["leased_us"] for event in broker.events()[1:]}
+    assert events == {"leased": leased * 1e6, "succeeded": leased * 1e6}
 
 
 def test_a_lease_began_when_it_was_given_though_the_broker_stood_still(broker: Broker) -> None:
@@ -420,8 +420,8 @@ def test_a_journal_reads_and_seals_by_calls(broker: Broker) -> None:
     assert (answer["store"], answer["first"], answer["next"]) == (
         broker.core.state.store_id, 1, 4,
     )  # fmt: skip
-    told = [event["job_id"] for row in answer["rows"] for event in rows_of("b", row[0], row[2])]
-    assert told == ids[1:]
+    events = [event["job_id"] for row in answer["rows"] for event in rows_of("b", row[0], row[2])]
+    assert events == ids[1:]
     assert broker.call("events.seal", journal="j", sealed=2)["sealed"] == 2
     refused = broker.call("events.seal", journal="other", sealed=0)
     assert refused.code == "journal-taken"
@@ -437,11 +437,11 @@ def test_observers_are_told_in_order_and_again_where_they_had_no_room(broker: Br
     """Of nothing that happened before this run of the broker."""
     broker.submit()
     broker.crash()
-    told: list[list[int]] = []
+    events: list[list[int]] = []
     room = [False, True]
 
     def take(rows: list[reads.EventRow]) -> bool:
-        told.append([row.first for row in rows])
+        events.append([row.first for row in rows])
         return room.pop(0) if room else True
 
     broker.core.events.observe = take
@@ -449,7 +449,7 @@ def test_observers_are_told_in_order_and_again_where_they_had_no_room(broker: Br
     broker.wait(1.0)
     broker.submit()
     broker.wait(1.0)
-    assert told == [[2], [2], [3]]
+    assert events == [[2], [2], [3]]
 
 
 def test_without_observers_events_are_not_even_read(broker: Broker) -> None:
@@ -476,5 +476,5 @@ def test_a_job_replaced_by_another_of_its_batch_comes_before_it_ends(broker: Bro
     ids = [broker.new_id(), broker.new_id()]
     body = encode_batch([("default", headers)], [(i, 0, b"x") for i in ids])
     broker.tell(b"c", Request(broker.new_id(), "", "batch:2", body))
-    told = [(event["kind"], event["job_id"]) for event in broker.events()]
-    assert told == [("enqueued", ids[0]), ("cancelled", ids[0]), ("enqueued", ids[1])]
+    events = [(event["kind"], event["job_id"]) for event in broker.events()]
+    assert events == [("enqueued", ids[0]), ("cancelled", ids[0]), ("enqueued", ids[1])]

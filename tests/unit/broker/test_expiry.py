@@ -25,18 +25,18 @@ def counts(broker: Broker) -> tuple[int, int]:
 
 def test_a_job_expires_without_any_worker(broker: Broker) -> None:
     """Who waits for it is told at that time."""
-    early, late, never = submit(broker, 5), submit(broker, 50), broker.submit()[0]
+    early, later, never = submit(broker, 5), submit(broker, 50), broker.submit()[0]
     broker.wait(4.0)
     assert state(broker, early) == ["queued"]
     broker.wait(1.5)
-    assert state(broker, early, late, never) == ["expired", "queued", "queued"]
+    assert state(broker, early, later, never) == ["expired", "queued", "queued"]
     assert counts(broker) == (2, 0)
     broker.wait(50.0)
-    assert state(broker, late, never) == ["expired", "queued"]
+    assert state(broker, later, never) == ["expired", "queued"]
     assert counts(broker) == (1, 0)
     assert broker.core.state.next_expiry is None
     ended = [event["job_id"] for event in broker.events() if event["kind"] == "expired"]
-    assert ended == [early, late]
+    assert ended == [early, later]
     assert len(chunks(broker.worker())) == 1
 
 

@@ -174,8 +174,8 @@ def test_results_travel_in_messages_within_the_frame_limit(tmp_path: Path) -> No
     broker = Broker(tmp_path, Limits(max_frame=1000, window_bytes=10**6))
     ids = [broker.submit()[0] for _ in range(5)]
     messages = broker.worker()
-    while found := chunks(messages):
-        [(chunk, index)] = found
+    while pairs := chunks(messages):
+        [(chunk, index)] = pairs
         rows = [row(i, result=b"r" * 600) for i in range(len(index.entries))]
         messages = broker.answer(b"worker", chunk, rows)
     got = broker.tell(b"c", Call("1", "get", pack({"ids": ids})))
@@ -306,15 +306,15 @@ def test_what_the_store_cannot_keep_is_refused_and_nothing_else(broker: Broker) 
     row = ["s", 0, None, 1 << 63, "", pack(Schedule(name="s", trigger="every:{}").definition())]
     broker.core.schedules.check = lambda trigger: None
     text = f"{TASK},ack-requested"
-    asked = [
+    calls = [
         (b"a", Request("first", "", text, b"x")),
         (b"b", Call("save", "schedules.save", pack({"rows": [[row, None]]}))),
         (b"c", Call("read", "events.read", pack({"after": (1 << 63) - 1}))),
         (b"d", Request("second", "", text, b"x")),
     ]
-    for peer, _ in asked:
+    for peer, _ in calls:
         broker.tell(peer, Inform("i", "", "client", Features().format()))
-    for peer, message in asked:
+    for peer, message in calls:
         broker.put(peer, message)
     broker.tick()
     for peer, request in ((b"b", "save"), (b"c", "read")):

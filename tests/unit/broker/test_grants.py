@@ -63,10 +63,10 @@ INFORMS = {
 }
 
 
-@pytest.mark.parametrize("said", INFORMS)
+@pytest.mark.parametrize("informed", INFORMS)
 @pytest.mark.parametrize("role", ROLES)
-def test_a_peer_is_what_its_key_says(said: str, role: str) -> None:
-    assert (role in INFORMS[said].split()) == may(grant(role).check_inform, said, ["q"])
+def test_a_peer_is_what_its_key_says(informed: str, role: str) -> None:
+    assert (role in INFORMS[informed].split()) == may(grant(role).check_inform, informed, ["q"])
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -97,12 +97,12 @@ class Dead(Exception):
 def killed_after(broker: Broker, commits: int) -> None:
     """Let the broker die after so many more commits, before it can say what it stored."""
     real = broker.store.submit
-    left = [commits]
+    remaining = [commits]
 
     def submit(entries: Any) -> None:
         real(entries)
-        left[0] -= 1
-        if not left[0]:
+        remaining[0] -= 1
+        if not remaining[0]:
             raise Dead
 
     broker.store.submit = submit
@@ -183,8 +183,8 @@ def test_an_expired_member_counts(broker: Broker) -> None:
 
 def test_a_member_that_no_worker_takes_expires_and_counts(broker: Broker) -> None:
     """Also one whose time was up before its turn came."""
-    late = ",expires:1800000005"
-    ids = submit(broker, Group((A | B, C), on_failure="continue") | D, b=late, c=late)
+    expires = ",expires:1800000005"
+    ids = submit(broker, Group((A | B, C), on_failure="continue") | D, b=expires, c=expires)
     broker.wait(6.0)
     assert states(broker, ids) == "qbeb"
     assert run(broker) == ["a", "d([])"]
@@ -285,13 +285,13 @@ def test_what_many_ends_cause_is_read_together(
 ) -> None:
     """A store behind a network is asked as often for many graphs as for a few."""
     store = broker.store.engine.tables.store
-    asked: list[str] = []
+    queries: list[str] = []
 
     def noted(verb: str, read: Any) -> Any:
         def ask(*args: Any, **more: Any) -> Any:
-            before = len(asked)
+            before = len(queries)
             answer = read(*args, **more)
-            asked[before:] = [f"{verb} {args[0]}"]  # what it asks itself does not count
+            queries[before:] = [f"{verb} {args[0]}"]  # what it asks itself does not count
             return answer
 
         return ask
@@ -302,9 +302,9 @@ def test_what_many_ends_cause_is_read_together(
     expression = Group((A,), on_failure=policy) | Signature("b", immutable=True)
     for count in (2, 10, 60):  # the names of tasks are new to the first
         ids = [submit(broker, expression) for _ in range(count)]
-        asked.clear()
+        queries.clear()
         broker.call("cancel", ids=[jobs[0] for jobs in ids])
-        reads.append(list(asked))
+        reads.append(list(queries))
         assert {states(broker, jobs) for jobs in ids} == {ends}
     assert reads[1] == reads[2]
 

@@ -25,9 +25,9 @@ SETTLE, APART = 0.02, 0.1
 PLAIN = b'["run", {"callable": "f", "path": "m", "args": [], "kwargs": {}}]'
 
 
-def at(moment: float) -> object:
+def at(time: float) -> object:
     """Return what is equal to this Unix time, to the microsecond."""
-    return pytest.approx(moment, rel=0.0, abs=1e-6)
+    return pytest.approx(time, rel=0.0, abs=1e-6)
 
 
 @pytest.fixture(params=[SLOW, USUAL], ids=["slow", "usual"])
@@ -62,8 +62,8 @@ def test_the_jobs_of_a_killed_worker_start_elsewhere_when_its_grace_ends(broker:
     job_id, _ = broker.submit()
     broker.worker(b"w2", "two")
     lose(broker, b"w1")
-    wake = broker.core.next_tick(broker.clock.now())
-    assert wake == at(broker.clock.now() + SETTLE)
+    tick_at = broker.core.next_tick(broker.clock.now())
+    assert tick_at == at(broker.clock.now() + SETTLE)
     after(broker, SETTLE)
     assert broker.core.state.sessions["one"].peer is None
     grace = broker.core.state.limits.grace

@@ -39,8 +39,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         chunk = broker.dispatched[-1]
         received += 1
         broker.ready(b"w", 0, received=received, held=(received,))
-        for place in range(len(decode_chunk(chunk.body).entries)):
-            broker.answer(b"w", chunk, [row(place, result=b"x" * 3000)])
+        for position in range(len(decode_chunk(chunk.body).entries)):
+            broker.answer(b"w", chunk, [row(position, result=b"x" * 3000)])
         if states(broker, broker.ids)[:MEMBERS] == "s" * MEMBERS:  # type: ignore[attr-defined]
             break
     broker.dispatched.clear()
@@ -62,9 +62,9 @@ def dispatch(broker: Any) -> tuple[str, int, Request]:
 
 def ask(broker: Broker, identity: bytes, **arguments: Any) -> Any:
     """Make the call; return the page, or the code of the error."""
-    [said] = broker.tell(identity, Call(broker.new_id(), "inputs", pack(arguments)))
-    assert isinstance(said, Reply | Error)
-    return said.code if isinstance(said, Error) else unpack(said.result, "a page")
+    [answer] = broker.tell(identity, Call(broker.new_id(), "inputs", pack(arguments)))
+    assert isinstance(answer, Reply | Error)
+    return answer.code if isinstance(answer, Error) else unpack(answer.result, "a page")
 
 
 def test_the_callback_comes_with_ids_and_its_worker_reads_the_pages(broker: Any) -> None:
@@ -106,8 +106,8 @@ def test_no_other_session_may_read_them(broker: Any) -> None:
 )  # fmt: skip
 def test_arguments_are_checked(broker: Any, arguments: dict[str, Any]) -> None:
     job, delivery, _ = dispatch(broker)
-    given = {"id": job, "delivery": delivery, **arguments}
-    assert ask(broker, b"w", **given) == "bad-arguments"
+    call_arguments = {"id": job, "delivery": delivery, **arguments}
+    assert ask(broker, b"w", **call_arguments) == "bad-arguments"
 
 
 def test_a_cursor_beyond_the_end_gives_nothing(broker: Any) -> None:
@@ -159,9 +159,9 @@ def test_a_worker_that_cannot_page_fails_the_job_where_no_worker_can(broker: Any
     inform(broker, b"old", "old")
     broker.ready(b"old", 5)
     assert states(broker, broker.ids)[-1] == "f"
-    told = decode_error(broker.call("info", id=broker.ids[-1])["error"])
-    assert told.type == "eventmq.errors.ResultTooLarge"
-    assert "no worker of the queue knows the extension 'inputs'" in told.message
+    error = decode_error(broker.call("info", id=broker.ids[-1])["error"])
+    assert error.type == "eventmq.errors.ResultTooLarge"
+    assert "no worker of the queue knows the extension 'inputs'" in error.message
     assert broker.dispatched == []
 
 
@@ -182,13 +182,13 @@ def test_a_job_that_cannot_be_paged_fails_as_before(tmp_path: Path) -> None:
     ids = submit(broker, Group((A, A)) | B)
     broker.worker(window=9)
     for chunk in list(broker.dispatched):
-        places = range(len(decode_chunk(chunk.body).entries))
-        rows = [row(place, int(OutcomeKind.SUCCEEDED), b"x" * 3000) for place in places]
+        positions = range(len(decode_chunk(chunk.body).entries))
+        rows = [row(position, int(OutcomeKind.SUCCEEDED), b"x" * 3000) for position in positions]
         broker.answer(b"worker", chunk, rows)
     assert states(broker, ids) == "ssf"
-    told = decode_error(broker.call("info", id=ids[2])["error"])
-    assert told.type == "eventmq.errors.ResultTooLarge"
-    assert "from the setting max_input_bytes" in told.message
+    error = decode_error(broker.call("info", id=ids[2])["error"])
+    assert error.type == "eventmq.errors.ResultTooLarge"
+    assert "from the setting max_input_bytes" in error.message
     broker.close()
 
 

@@ -38,7 +38,7 @@ def ring_of(keys: Keys) -> KeyRing:
     return KeyRing(keys.folder, Grant.read)
 
 
-def looked(ring: KeyRing) -> Any:
+def refreshed(ring: KeyRing) -> Any:
     """Return the grants after a look at the directory, however soon after the last."""
     ring._refresh_at = 0.0
     return ring.refresh()
@@ -56,9 +56,9 @@ def test_keys_are_read_again_on_request_though_their_files_look_as_before(keys: 
     path.write_text(path.read_text().replace('"client"', '"worker"'))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert before.st_size == path.stat().st_size
-    assert looked(ring)[alice.key] == alice
+    assert refreshed(ring)[alice.key] == alice
     assert reread_keys()
-    assert looked(ring)[alice.key].roles == {"worker"}
+    assert refreshed(ring)[alice.key].roles == {"worker"}
 
 
 def test_a_changed_key_of_the_server_itself_waits_for_a_restart(
@@ -67,18 +67,18 @@ def test_a_changed_key_of_the_server_itself_waits_for_a_restart(
     ring = ring_of(keys)
     before = ring.broker
     ring.reread()
-    looked(ring)
+    refreshed(ring)
     assert "restart" not in caplog.text
     public, secret = (key.decode() for key in zmq.curve_keypair())
     own = keys.folder / "broker.key_secret"
     own.unlink()
     write_new(own, Certificate(public, secret), "test")
     ring.reread()
-    looked(ring)
+    refreshed(ring)
     assert "the server's own key has changed: the new one is used after a restart" in caplog.text
     own.unlink()
     ring.reread()
-    looked(ring)
+    refreshed(ring)
     assert "the server's own key cannot be read, the one in use stays" in caplog.text
     assert before == ring.broker
 
@@ -99,11 +99,11 @@ def test_the_grants_are_the_same_object_while_nothing_changes(keys: Keys) -> Non
     keys.authorize("alice", "client")
     ring = ring_of(keys)
     before = ring.grants
-    assert looked(ring) is before
+    assert refreshed(ring) is before
     keys.authorize("bob", "client")
-    assert len(looked(ring)) == 2
+    assert len(refreshed(ring)) == 2
     keys.revoke("alice")
-    assert len(looked(ring)) == 1
+    assert len(refreshed(ring)) == 1
 
 
 def test_an_edited_file_is_read_again(keys: Keys) -> None:
@@ -111,7 +111,7 @@ def test_an_edited_file_is_read_again(keys: Keys) -> None:
     ring = ring_of(keys)
     path = keys.clients / "alice.key"
     path.write_text(path.read_text().replace('"client"', '"client,admin"'))
-    assert frozenset({"client", "admin"}) == looked(ring)[grant.key].roles
+    assert frozenset({"client", "admin"}) == refreshed(ring)[grant.key].roles
 
 
 def test_a_new_key_is_known_at_once(keys: Keys) -> None:
@@ -178,7 +178,7 @@ def test_a_file_that_goes_while_it_is_looked_at_revokes_no_other(keys: Keys, mon
     ring = ring_of(keys)
     real = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda path: [*real(path), path / "gone.key"])
-    assert {alice.key} == set(looked(ring))
+    assert {alice.key} == set(refreshed(ring))
 
 
 def test_keys_that_cannot_be_read_for_a_while_stay(keys: Keys, monkeypatch, caplog) -> None:
@@ -192,12 +192,12 @@ def test_keys_that_cannot_be_read_for_a_while_stay(keys: Keys, monkeypatch, capl
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "iterdir", fail)
-        assert {alice.key} == set(looked(ring)) == set(looked(ring))
+        assert {alice.key} == set(refreshed(ring)) == set(refreshed(ring))
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", fail)
-        assert {alice.key} == set(looked(ring))
+        assert {alice.key} == set(refreshed(ring))
     assert 1 == caplog.text.count("those in use stay")
-    assert {alice.key, bob.key} == set(looked(ring))
+    assert {alice.key, bob.key} == set(refreshed(ring))
 
 
 def test_a_start_without_readable_keys_is_an_error(keys: Keys, monkeypatch) -> None:

@@ -163,7 +163,7 @@ def test_disconnect_says_goodbye_once(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "content_type", "result", "said"),
+    ("kind", "content_type", "result", "expected"),
     [
         (OutcomeKind.SUCCEEDED, "plain", b'{"value": 4}', {"value": 4}),
         (OutcomeKind.SUCCEEDED, "json", b'{"a": 1}', {"a": 1}),
@@ -185,7 +185,7 @@ def test_disconnect_says_goodbye_once(broker: Broker) -> None:
     ],
 )
 def test_a_legacy_client_is_told_in_text(
-    broker: Broker, kind: int, content_type: str, result: bytes, said: object
+    broker: Broker, kind: int, content_type: str, result: bytes, expected: object
 ) -> None:
     """JSON {"value": ...}, an exception its text, a time-out TimeoutError, True for nothing."""
     submit(broker)
@@ -193,7 +193,7 @@ def test_a_legacy_client_is_told_in_text(
     broker.took(b"c")
     broker.answer(b"worker", chunk, [row(kind=kind, content_type=content_type, result=result)])
     [reply] = replies(broker)
-    assert json.loads(reply.result) == said
+    assert json.loads(reply.result) == expected
     assert reply.outcome is None
 
 
@@ -224,8 +224,8 @@ def test_a_repeated_request_is_replied_to_once_and_to_the_last_who_asked(broker:
     broker.tell(b"w", Reply("1", b"4", job_id))
     assert replies(broker) == []
     assert [m.result for m in broker.took(b"c2") if isinstance(m, Reply)] == [b"4"]
-    late = broker.tell(b"c", Request(job_id, "default", "reply-requested", BODY))
-    assert [type(m) for m in late] == [Ack, Reply]
+    messages = broker.tell(b"c", Request(job_id, "default", "reply-requested", BODY))
+    assert [type(m) for m in messages] == [Ack, Reply]
     assert [peer.owed for peer in broker.core.state.peers.values()] == [0] * len(
         broker.core.state.peers
     )
@@ -241,7 +241,7 @@ def schedulers(broker: Broker) -> None:
     broker.took(b"s2")
 
 
-def told(broker: Broker, message: Schedule) -> list[bytes]:
+def receivers(broker: Broker, message: Schedule) -> list[bytes]:
     """Return who got the message, after checking that it came unchanged."""
     broker.tell(b"c", message)
     got = [identity for identity in (b"s1", b"s2") if message in broker.took(identity)]
@@ -252,10 +252,10 @@ def told(broker: Broker, message: Schedule) -> list[bytes]:
 def test_schedule_goes_to_one_scheduler_and_unschedule_to_all(broker: Broker) -> None:
     """With two of them, each would fire; one of ours reads them from the store."""
     schedulers(broker)
-    assert told(broker, Schedule("1", "q", "nohaste", BODY, "60", "")) == [b"s1"]
-    assert told(broker, Schedule("2", "q", "interval:60", BODY)) == [b"s1"]
-    assert told(broker, Schedule("3", "q", "", BODY, "-1", "* * * * *")) == [b"s1"]
-    assert told(broker, Schedule("4", "q", "", BODY, remove=True)) == [b"s1", b"s2"]
+    assert receivers(broker, Schedule("1", "q", "nohaste", BODY, "60", "")) == [b"s1"]
+    assert receivers(broker, Schedule("2", "q", "interval:60", BODY)) == [b"s1"]
+    assert receivers(broker, Schedule("3", "q", "", BODY, "-1", "* * * * *")) == [b"s1"]
+    assert receivers(broker, Schedule("4", "q", "", BODY, remove=True)) == [b"s1", b"s2"]
 
 
 @pytest.mark.parametrize(

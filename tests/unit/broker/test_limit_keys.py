@@ -42,11 +42,11 @@ def test_keys_are_limited_each_by_itself(broker: Broker) -> None:
 def test_a_flood_of_one_tenant_stops_no_other(broker: Broker) -> None:
     """The ten of b are done within the first twenty or so, although they came last."""
     submit(broker, 1000, keyed("a"))
-    mine = submit(broker, 10, keyed("b"))
+    second = submit(broker, 10, keyed("b"))
     workers = Workers(broker, "a")
     while len(workers.got) < 1010:
         workers.finish()
-    assert max(workers.got.index(job_id) for job_id in mine) < 22
+    assert max(workers.got.index(job_id) for job_id in second) < 22
     assert len(set(workers.got)) == 1010
 
 
@@ -159,9 +159,9 @@ def test_whatever_happens_no_limit_is_passed_and_nothing_is_left(tmp_path: Path,
     workers = Workers(broker, "a", "b", "c")
     of: dict[str, str] = {}
     for step in range(300):
-        key, most = random.choice(list(keys.items()))
+        key, max_running = random.choice(list(keys.items()))
         if step < 150 and random.random() < 0.5:
-            more = f"limit-running:{most},limit-rate:20/s"
+            more = f"limit-running:{max_running},limit-rate:20/s"
             of |= dict.fromkeys(submit(broker, random.randint(1, 4), keyed(key, more)), key)
             workers.collect()
         elif workers.open:

@@ -54,9 +54,9 @@ def test_queues_over_the_bound_are_one(broker: Broker) -> None:
         broker.submit(queue=name)
     for name in ("d", "e"):
         broker.call("pause", queue=name)
-    found = queues(broker)
-    assert {"a": 1, "b": 1, OTHER: 3} == {name: each["waiting"] for name, each in found.items()}
-    assert (10.0, 1) == (found[OTHER]["oldest"], found[OTHER]["paused"])
+    rows = queues(broker)
+    assert {"a": 1, "b": 1, OTHER: 3} == {name: each["waiting"] for name, each in rows.items()}
+    assert (10.0, 1) == (rows[OTHER]["oldest"], rows[OTHER]["paused"])
 
 
 def test_the_bound_is_logged_once_with_its_setting(
@@ -112,14 +112,14 @@ def test_workers_say_how_many_slots_they_have_and_use(
         broker.worker(name.encode(), name)
         broker.core.state.sessions[name].slots = 2
     broker.submit_batch([broker.new_id() for _ in range(3)])
-    found = {name: (used, total) for name, used, total in broker.call("metrics")["workers"]}
-    assert {"one", "two", OTHER} == set(found)
-    assert (2, 2, 4) == tuple(total for _, total in found.values())
+    rows = {name: (used, total) for name, used, total in broker.call("metrics")["workers"]}
+    assert {"one", "two", OTHER} == set(rows)
+    assert (2, 2, 4) == tuple(total for _, total in rows.values())
     held = sum(
         lease.remaining for s in broker.core.state.sessions.values() for lease in s.leases.values()
     )
     assert 3 == held
-    assert 0 < sum(used for used, _ in found.values()) <= 3
+    assert 0 < sum(used for used, _ in rows.values()) <= 3
 
 
 def test_ends_are_counted_by_queue_and_task(broker: Broker) -> None:

@@ -41,15 +41,15 @@ def no_descriptor_left() -> Iterator[None]:
     """Take all that this process may have."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208 - numbers
-    taken: list[int] = []
+    opened: list[int] = []
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + _SPARE, limits[1]))
         with pytest.raises(OSError, match="Too many open files"):
-            taken.extend(_open_all())
+            opened.extend(_open_all())
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for fd in taken:
+        for fd in opened:
             os.close(fd)
 
 
@@ -61,7 +61,7 @@ def test_the_log_is_moved_and_synced_without_a_descriptor(tmp_path: Path, durabi
     store.open()
     new_id = IdFactory(clock).new
     log = os.open(tmp_path / f"{FILE_NAME}-wal", os.O_RDONLY)
-    begun = _times_begun(log)
+    times_begun = _times_begun(log)
     with no_descriptor_left():
         for number in range(WRITTEN):
             job = JobRecord(
@@ -69,9 +69,9 @@ def test_the_log_is_moved_and_synced_without_a_descriptor(tmp_path: Path, durabi
             )
             store.submit([Admit([job])])
             assert store.finished() == [[{}]]
-            if _times_begun(log) > begun:
+            if _times_begun(log) > times_begun:
                 break
-    assert _times_begun(log) > begun, "the log was never moved and begun anew"
+    assert _times_begun(log) > times_begun, "the log was never moved and begun anew"
     os.close(log)
     store.close()
 

@@ -1,4 +1,4 @@
-"""Observers of events: plugins that are told what happens to jobs."""
+"""Observers of events: plugins that get the events of jobs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """A plugin that remembers what it was told."""
+    """A plugin that records the events that it gets."""
 
     def __init__(self) -> None:
-        self.told: list[Mapping[str, Any]] = []
+        self.events: list[Mapping[str, Any]] = []
 
     @hookimpl
     def eventmq_job_event(self, event: Mapping[str, Any]) -> None:
-        self.told.append(event)
+        self.events.append(event)
 
 
 def row(number: int) -> EventRow:
@@ -41,36 +41,36 @@ def test_a_plugin_is_told_what_happens_to_jobs() -> None:
     job = add.delay(1, 2)
     assert job.get(timeout=20) == 3
     app.close()
-    assert [event["kind"] for event in observer.told] == ["enqueued", "succeeded"]
-    assert [event["seq"] for event in observer.told] == [1, 2]
-    assert {event["job_id"] for event in observer.told} == {job.id}
-    assert {"queue", "ts_us", "task"} <= observer.told[0].keys()
+    assert [event["kind"] for event in observer.events] == ["enqueued", "succeeded"]
+    assert [event["seq"] for event in observer.events] == [1, 2]
+    assert {event["job_id"] for event in observer.events} == {job.id}
+    assert {"queue", "ts_us", "task"} <= observer.events[0].keys()
 
 
 def test_a_slow_observer_delays_no_job() -> None:
     """What there is no room for is refused, and offered again later."""
     go = threading.Event()
-    told: list[int] = []
+    events: list[int] = []
 
     def slow(event: Mapping[str, Any]) -> None:
         go.wait(20)
-        told.append(event["seq"])
+        events.append(event["seq"])
 
     observers = Observers(slow, "b", 0)
-    taken = [observers.put([row(number)]) for number in range(1, 20)]
-    n = taken.index(False)
-    assert not any(taken[n:])
+    accepted = [observers.put([row(number)]) for number in range(1, 20)]
+    n = accepted.index(False)
+    assert not any(accepted[n:])
     go.set()
     observers.close()
-    assert told == list(range(1, n + 1))
+    assert events == list(range(1, n + 1))
 
 
 def test_observers_are_told_once_and_the_log_says_what_they_missed(caplog) -> None:
-    told: list[Mapping[str, Any]] = []
-    observers = Observers(told.append, "b", 4)
+    events: list[Mapping[str, Any]] = []
+    observers = Observers(events.append, "b", 4)
     for number in (4, 5, 9):
         observers.put([row(number)])
     observers.close()
-    assert [event["seq"] for event in told] == [5, 9]
-    assert told[0]["job_id"] == ""
+    assert [event["seq"] for event in events] == [5, 9]
+    assert events[0]["job_id"] == ""
     assert "events 6 to 8 were dropped" in caplog.text

@@ -34,8 +34,8 @@ def ask(broker: Broker, name: str, **arguments: Any) -> Any:
 
 
 def queue(broker: Broker, name: str = "default") -> dict[str, Any]:
-    [found] = [row for row in ask(broker, "queues") if row["name"] == name]
-    return dict(found)
+    [match] = [row for row in ask(broker, "queues") if row["name"] == name]
+    return dict(match)
 
 
 def code(answer: object) -> str:
@@ -63,8 +63,8 @@ def fail(broker: Broker, *ids: str, error: str = "builtins.ValueError", **more: 
     """Let a worker take jobs one by one, and fail the ones named; the others succeed."""
     broker.core.state.run_times.clear()
     messages = broker.worker(b"f", "failing", **more)
-    while found := chunks(messages):
-        [(chunk, index)] = found
+    while pairs := chunks(messages):
+        [(chunk, index)] = pairs
         assert len(index.entries) == 1
         outcome = failure(error=error) if index.entries[0].id in ids else row()
         messages = broker.answer(b"f", chunk, [outcome])
@@ -192,9 +192,9 @@ def test_what_comes_after_the_begin_is_not_purged(broker: Broker) -> None:
     broker.put(
         b"boss", Call("7", "bulk", pack({"id": "s", "action": "cancel", "queue": "default"}))
     )
-    late = submit(broker, 3)
+    later_jobs = submit(broker, 3)
     assert bulk(broker) == 12
-    assert set(states(broker, late)) == {"queued"}
+    assert set(states(broker, later_jobs)) == {"queued"}
 
 
 @pytest.mark.usefixtures("short")
@@ -250,10 +250,10 @@ def test_jobs_are_cancelled_by_task_and_by_state(broker: Broker) -> None:
     for job_id in ids:
         text = "task:shop.sub,content-type:msgpack"
         broker.tell(b"client", Request(job_id, "other", text, b"x"))
-    late = submit(broker, 2, headers="countdown:60")
+    later_jobs = submit(broker, 2, headers="countdown:60")
     assert bulk(broker, "1", action="cancel", task="shop.sub") == 2
     assert bulk(broker, "2", action="cancel", task="shop.add", state="delayed") == 2
-    assert set(states(broker, ids + late)) == {"cancelled"}
+    assert set(states(broker, ids + later_jobs)) == {"cancelled"}
     assert set(states(broker, adds)) == {"queued"}
 
 
@@ -411,8 +411,8 @@ def test_a_retried_job_goes_to_the_back_of_its_queue(tmp_path: Path) -> None:
     ask(broker, "resume", queue="default")
     messages = broker.took(b"f")
     got = []
-    while found := chunks(messages):
-        [(chunk, index)] = found
+    while pairs := chunks(messages):
+        [(chunk, index)] = pairs
         got += [entry.id for entry in index.entries]
         messages = broker.answer(b"f", chunk, [row(i) for i in range(len(index.entries))])
     assert sorted(got) == sorted(waiting + ids)

@@ -143,9 +143,9 @@ def test_each_reason_is_logged_once_until_the_store_can_be_used(
 def test_an_owner_whose_connection_is_gone_is_overtaken_soon(standby: Standby) -> None:
     """It still has half a second to come back, counted from the read that saw it disconnected."""
     assert not standby.read()
-    gone = OTHER._replace(beat=101, connected=False)
-    assert not standby.read(gone)
-    assert COMEBACK <= standby.until_claim(gone) <= COMEBACK + 0.1
+    disconnected = OTHER._replace(beat=101, connected=False)
+    assert not standby.read(disconnected)
+    assert COMEBACK <= standby.until_claim(disconnected) <= COMEBACK + 0.1
 
 
 def test_a_sign_that_the_connection_has_ended_makes_it_read_at_once(standby: Standby) -> None:
@@ -177,10 +177,10 @@ def test_another_owner_that_is_gone_has_its_own_time_to_come_back(standby: Stand
 
 def test_slow_commits_after_the_end_count_anew(standby: Standby) -> None:
     standby.read()
-    gone = OTHER._replace(connected=False)
-    assert not standby.read(gone)
-    assert not standby.read(gone, takes=0.6)
-    assert COMEBACK <= standby.until_claim(gone) <= COMEBACK + 0.1
+    disconnected = OTHER._replace(connected=False)
+    assert not standby.read(disconnected)
+    assert not standby.read(disconnected, takes=0.6)
+    assert COMEBACK <= standby.until_claim(disconnected) <= COMEBACK + 0.1
 
 
 def test_its_own_claim_whose_answer_was_lost_is_claimed_again(standby: Standby) -> None:

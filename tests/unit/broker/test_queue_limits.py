@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SEND = "task:mail.send,content-type:msgpack"
 _SORT = "task:mail.sort,content-type:msgpack"
-_VOLATILE = f"{_SEND},guarantee:False"
+_TRANSIENT = f"{_SEND},guarantee:False"
 _BOTH = '[[10, "default"], [10, "other"]]'
 
 
@@ -28,8 +28,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     """Call it with rate and concurrency of the queue ``default``."""
     brokers = []
 
-    def start(rate: str = "", most: int = 0, **limits: int) -> Broker:
-        limits_ = Limits(queue_limits=(("default", rate, most),), **limits)
+    def start(rate: str = "", max_running: int = 0, **limits: int) -> Broker:
+        limits_ = Limits(queue_limits=(("default", rate, max_running),), **limits)
         brokers.append(Broker(tmp_path, limits_))
         return brokers[-1]
 
@@ -42,14 +42,14 @@ def test_so_many_of_a_queue_run_at_a_time_whatever_their_task(
     start: Callable[..., Broker],
 ) -> None:
     """Over tasks, keys and workers; another queue goes on."""
-    broker = start(most=3)
+    broker = start(max_running=3)
     ids = submit(broker, 10, _SEND) + submit(broker, 10, f"{_SORT},limit-key:a")
     others = submit(broker, 10, _SEND, queue="other")
     workers = Workers(broker, "a", "b", queues=_BOTH, window=5)
     seen = set()
     while workers.open:
-        mine = [e.id for _, i in chunks([c for _, c in workers.open]) for e in i.entries]
-        seen.add(len(set(ids) & set(mine)))
+        leased = [e.id for _, i in chunks([c for _, c in workers.open]) for e in i.entries]
+        seen.add(len(set(ids) & set(leased)))
         workers.finish()
     assert max(seen) == 3
     assert sorted(workers.got) == sorted(ids + others)
@@ -94,7 +94,7 @@ def test_the_broker_wakes_when_the_queue_has_its_next_token(start: Callable[...,
 def test_a_job_must_pass_the_limits_of_its_task_and_of_its_queue(
     start: Callable[..., Broker],
 ) -> None:
-    broker = start(most=3)
+    broker = start(max_running=3)
     submit(broker, 5, f"{_SEND},limit-running:1")
     submit(broker, 5, _SORT)
     workers = Workers(broker, "a", "b", window=5)
@@ -166,7 +166,7 @@ def test_a_commit_that_fails_leaves_the_count_right(start: Callable[..., Broker]
 
 
 def test_a_cancelled_job_makes_room(start: Callable[..., Broker]) -> None:
-    broker = start(most=1)
+    broker = start(max_running=1)
     first, second = submit(broker, 2, _SEND)
     workers = Workers(broker, "a", "b")
     assert workers.got == [first]
@@ -183,7 +183,7 @@ def test_jobs_without_guarantee_are_under_the_limits_of_their_queue(
 ) -> None:
     """They are held back and counted as the others."""
     broker = start("4/m", 2)
-    submit(broker, 4, _VOLATILE)
+    submit(broker, 4, _TRANSIENT)
     submit(broker, 4, _SEND)
     workers = Workers(broker, "a", "b", window=5)
     seen = set()
@@ -201,8 +201,8 @@ def test_jobs_without_guarantee_are_under_the_limits_of_their_queue(
 def test_a_job_without_guarantee_makes_room_however_it_ends(
     start: Callable[..., Broker], end: str
 ) -> None:
-    broker = start(most=1)
-    first, second = submit(broker, 2, _VOLATILE)
+    broker = start(max_running=1)
+    first, second = submit(broker, 2, _TRANSIENT)
     workers = Workers(broker, "a")
     assert workers.got == [first]
     if end == "cancelled":
@@ -223,7 +223,7 @@ def test_a_job_without_guarantee_makes_room_however_it_ends(
 
 def test_a_legacy_worker_is_held_back_too(start: Callable[..., Broker]) -> None:
     """It has one job per slot, and its REPLY makes room."""
-    broker = start(most=1)
+    broker = start(max_running=1)
     body = b'["run", {"path": "jobs", "callable": "work"}]'
     for _ in range(3):
         [ack] = broker.tell(b"client", Request(broker.new_id(), "", "ack-requested", body))
@@ -249,6 +249,6 @@ def test_the_limits_of_queues_are_shown(start: Callable[..., Broker]) -> None:
     workers = Workers(broker, "a")
     rows = {row["name"]: row["limits"] for row in broker.call("queues")}
     assert rows == {"default": "rate=10/m,concurrency=3", "other": ""}
-    [(name, left)] = broker.call("status")["queue_limits"].items()
-    assert (name, left["limits"]) == ("default", "rate=10/m,concurrency=3")
-    assert (left["running"], left["may_start"]) == (workers.running, 3 - workers.running)
+    [(name, usage)] = broker.call("status")["queue_limits"].items()
+    assert (name, usage["limits"]) == ("default", "rate=10/m,concurrency=3")
+    assert (usage["running"], usage["may_start"]) == (workers.running, 3 - workers.running)

@@ -44,14 +44,14 @@ def recorded(name: str) -> list[tuple[str, list[bytes]]]:
 
 def of(role: str) -> list[tuple[str, Command]]:
     """Return what a client or worker says and hears in the presence of the earlier broker."""
-    found = [(who.split(), decode(frames)) for who, frames in recorded("recorded_broker")]
-    return [(verb, message) for (peer, verb), message in found if peer == role]
+    recording = [(who.split(), decode(frames)) for who, frames in recorded("recorded_broker")]
+    return [(verb, message) for (peer, verb), message in recording if peer == role]
 
 
 def test_an_earlier_client_and_worker_are_served(broker: Broker) -> None:
     """Each gets what it asked for, and no error; a chunk of then has the number that it has now."""
     chunks = 0
-    said: list[Command] = []
+    messages: list[Command] = []
     calls: dict[str, str] = {}
     for name, frames in recorded("recorded"):
         peer, message = name.encode(), decode(frames)
@@ -63,11 +63,11 @@ def test_an_earlier_client_and_worker_are_served(broker: Broker) -> None:
             calls[message.id] = message.name
         broker.put(peer, message)
         broker.tick()
-        said += [each for sent in broker.sent.values() for each in sent]
+        messages += [each for sent in broker.sent.values() for each in sent]
         broker.sent.clear()
-    assert [each for each in said if isinstance(each, Error)] == []
+    assert [each for each in messages if isinstance(each, Error)] == []
     answers: dict[str, list[object]] = {}
-    for each in said:
+    for each in messages:
         if isinstance(each, Reply) and each.request in calls:
             answers.setdefault(calls[each.request], []).append(unpack(each.result, "result"))
     assert sorted(answers) == ["cancel", "get", "queues", "status"]
@@ -105,8 +105,8 @@ def test_an_earlier_broker_serves_a_client(caplog: pytest.LogCaptureFixture) -> 
             requests[message.id] = call_of(message)
             machine.begin(requests[message.id], now)
         machine.flush(0, send, now)
-    said = [message for verb, message in exchange if verb == "says"]
-    assert [each for each in said if isinstance(each, Request | Call)] == sent[1:]
+    messages = [message for verb, message in exchange if verb == "says"]
+    assert [each for each in messages if isinstance(each, Request | Call)] == sent[1:]
     assert [each.id for each in requests.values() if each.error is not None] == []
     calls = [each for each in requests.values() if isinstance(each, PendingCall)]
     open_ = [each.name for each in requests.values() if not each.done]  # type: ignore[union-attr]

@@ -38,7 +38,7 @@ def stored(broker: Broker) -> list[Stored]:
     return list(store.load().schedules)
 
 
-def said(messages: Any) -> list[Schedule]:
+def schedules_in(messages: Any) -> list[Schedule]:
     return [message for message in messages if isinstance(message, Schedule)]
 
 
@@ -56,11 +56,11 @@ def test_both_forms_are_kept(broker: Broker, message: Schedule, trigger: str, ha
     [ack] = broker.tell(b"c", message._replace(headers=f"guarantee,{message.headers}"))
     assert isinstance(ack, Ack)
     broker.crash()
-    [found] = stored(broker)
-    assert (found.trigger, found.queue, found.body) == (trigger, "q", BODY)
-    assert (found.source, found.legacy, found.nohaste) == ("wire", True, not haste)
-    assert found.last_fire_time == (None if haste else found.created)
-    assert found.headers == "guarantee"
+    [schedule] = stored(broker)
+    assert (schedule.trigger, schedule.queue, schedule.body) == (trigger, "q", BODY)
+    assert (schedule.source, schedule.legacy, schedule.nohaste) == ("wire", True, not haste)
+    assert schedule.last_fire_time == (None if haste else schedule.created)
+    assert schedule.headers == "guarantee"
 
 
 def test_nothing_is_answered_that_was_not_asked_for(broker: Broker) -> None:
@@ -71,9 +71,9 @@ def test_nothing_is_answered_that_was_not_asked_for(broker: Broker) -> None:
 def test_headers_of_the_job_are_kept_and_those_of_time_are_not(broker: Broker) -> None:
     headers = "run_count:5,nohaste,interval:60,timeout:9,retry-count:2,ack-requested,own:1"
     broker.tell(b"c", Schedule("1", "q", headers, BODY))
-    [found] = stored(broker)
-    assert set(found.headers.split(",")) == {"timeout:9", "retry-count:2", "own:1"}
-    assert (found.run_count, found.remaining) == (5, 5)
+    [schedule] = stored(broker)
+    assert set(schedule.headers.split(",")) == {"timeout:9", "retry-count:2", "own:1"}
+    assert (schedule.run_count, schedule.remaining) == (5, 5)
 
 
 def test_the_identity_is_what_is_called_with_what() -> None:
@@ -125,8 +125,8 @@ def test_unschedule_removes_by_identity(broker: Broker, interval: str | None) ->
     broker.tell(b"c", Schedule("1", "q", "", BODY, "-1", "* * * * *"))
     broker.tell(b"c", Schedule("2", "q", "interval:60", legacy(2)))
     cron = None if interval is None else ""
-    gone = Schedule("3", "other", "ack-requested", BODY, interval, cron, remove=True)
-    assert [type(m) for m in broker.tell(b"c", gone)] == [Ack]
+    removal = Schedule("3", "other", "ack-requested", BODY, interval, cron, remove=True)
+    assert [type(m) for m in broker.tell(b"c", removal)] == [Ack]
     assert [made.body for made in stored(broker)] == [legacy(2)]
     broker.crash()
     assert [made.body for made in stored(broker)] == [legacy(2)]
@@ -135,9 +135,9 @@ def test_unschedule_removes_by_identity(broker: Broker, interval: str | None) ->
 def test_a_task_of_ours_can_be_scheduled_by_message(broker: Broker) -> None:
     headers = "task:shop.send,content-type:msgpack,interval:60"
     broker.tell(b"c", Schedule("1", "q", headers, b"\x92\x90\x80"))
-    [found] = stored(broker)
-    assert (found.task, found.legacy) == ("shop.send", False)
-    assert set(found.headers.split(",")) == {"task:shop.send", "content-type:msgpack"}
+    [schedule] = stored(broker)
+    assert (schedule.task, schedule.legacy) == ("shop.send", False)
+    assert set(schedule.headers.split(",")) == {"task:shop.send", "content-type:msgpack"}
 
 
 def test_a_trigger_that_there_cannot_be_is_refused(tmp_path: Path) -> None:
@@ -175,16 +175,16 @@ def test_a_legacy_scheduler_gets_each_once_per_session_and_no_haste_in_a_repetit
     message = Schedule("1", "q", "guarantee", BODY, "60", "")
     broker.tell(b"s", Inform("i", "", "scheduler"))
     broker.tell(b"c", message)
-    assert said(broker.took(b"s")) == [message]
+    assert schedules_in(broker.took(b"s")) == [message]
     broker.tell(b"c", message._replace(id="2"))
-    assert said(broker.took(b"s")) == []
+    assert schedules_in(broker.took(b"s")) == []
     changed = message._replace(id="3", interval="70")
     broker.tell(b"c", changed)
-    assert said(broker.took(b"s")) == [changed]
-    [again] = said(broker.tell(b"s", Inform("i", "", "scheduler")))
+    assert schedules_in(broker.took(b"s")) == [changed]
+    [again] = schedules_in(broker.tell(b"s", Inform("i", "", "scheduler")))
     assert again._replace(id="3") == changed._replace(headers="guarantee,nohaste")
     broker.tell(b"c", changed._replace(id="4"))
-    assert said(broker.took(b"s")) == []
+    assert schedules_in(broker.took(b"s")) == []
 
 
 def test_a_scheduler_that_follows_another_gets_all_that_is_plain(broker: Broker) -> None:
@@ -194,10 +194,10 @@ def test_a_scheduler_that_follows_another_gets_all_that_is_plain(broker: Broker)
         broker.put(b"c", Schedule(str(n), "q", "interval:60,nohaste", legacy(n)))
     broker.put(b"c", Schedule("x", "q", "interval:60,content-type:msgpack", b"\x92\x90\x80"))
     broker.tick()
-    assert (len(said(broker.took(b"s1"))), said(broker.took(b"s2"))) == (1200, [])
+    assert (len(schedules_in(broker.took(b"s1"))), schedules_in(broker.took(b"s2"))) == (1200, [])
     broker.unreachable.add(b"s1")
     broker.wait(16)
-    got = said(broker.took(b"s2"))
+    got = schedules_in(broker.took(b"s2"))
     assert {message.body for message in got} == {legacy(n) for n in range(1200)}
     assert {message.headers for message in got} == {"interval:60,nohaste"}
 
@@ -211,7 +211,7 @@ def test_schedulers_of_ours_are_told_that_a_legacy_one_fires(broker: Broker) -> 
     assert broker.call("schedules.lease", **ask)["foreign"] is True
     message = Schedule("1", "q", "interval:60", BODY)
     broker.tell(b"c", message)
-    assert said(broker.took(b"ours")) == []
+    assert schedules_in(broker.took(b"ours")) == []
     broker.unreachable.add(b"s")
     broker.wait(16)
     assert broker.call("schedules.lease", **ask)["foreign"] is False

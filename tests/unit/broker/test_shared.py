@@ -58,7 +58,7 @@ def test_a_session_that_wants_nothing_gets_nothing(broker: Broker) -> None:
     assert counts(broker, "a") == []
 
 
-def heard(broker: Broker, name: str) -> list[str | None]:
+def statuses(broker: Broker, name: str) -> list[str | None]:
     """Return what the HEARTBEATs said that a worker got since the last call."""
     got = broker.took(name.encode())
     return [message.status for message in got if isinstance(message, Heartbeat)]
@@ -72,12 +72,12 @@ def test_a_worker_is_told_how_many_jobs_wait_for_it(broker: Broker) -> None:
     chunk = broker.dispatched[-1]
     broker.took(b"w")
     broker.wait(1.0)
-    assert set(heard(broker, "w")) == {"waiting:3"}
+    assert set(statuses(broker, "w")) == {"waiting:3"}
     for _ in range(6):
         broker.wait(0.25)
         broker.submit(queue="other")
         broker.submit()
-    assert heard(broker, "w")[-1] in {"waiting:7", "waiting:8"}
+    assert statuses(broker, "w")[-1] in {"waiting:7", "waiting:8"}
     broker.answer(b"w", chunk, [row()])
     assert len(broker.dispatched) == 2
 
@@ -88,14 +88,14 @@ def test_a_worker_that_is_always_between_two_jobs_is_told_too(broker: Broker) ->
     for _ in range(20):
         broker.submit()
     broker.took(b"w")
-    told: list[str | None] = []
+    received: list[str | None] = []
     for number in range(1, 11):
         broker.clock.time += 0.2
         got = broker.answer(b"w", broker.dispatched[-1], [row(run_time=0.2)])
         got += broker.ready(b"w", 1, received=number)
-        told += [message.status for message in got if isinstance(message, Heartbeat)]
-    assert len(told) >= 2, "in two seconds"
-    assert told[-1] in {f"waiting:{n}" for n in range(8, 14)}
+        received += [message.status for message in got if isinstance(message, Heartbeat)]
+    assert len(received) >= 2, "in two seconds"
+    assert received[-1] in {f"waiting:{n}" for n in range(8, 14)}
 
 
 def test_a_legacy_worker_is_told_nothing(broker: Broker) -> None:

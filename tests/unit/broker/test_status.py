@@ -45,21 +45,21 @@ def test_latency_is_the_mean_age_of_what_workers_have_in_milliseconds(broker: Br
     give(broker)
     give(broker)
     broker.clock.time += 1.0
-    found = ask(broker)
-    assert found["inflight_messages_by_queue"] == {"default": 2}
-    assert found["latency_messages_by_queue"] == {"default": 2000}
-    assert found["max_latency_messages_by_queue"] == {"default": 3000}
-    assert found["waiting_messages_by_queue"] == {"default": 1}
+    status = ask(broker)
+    assert status["inflight_messages_by_queue"] == {"default": 2}
+    assert status["latency_messages_by_queue"] == {"default": 2000}
+    assert status["max_latency_messages_by_queue"] == {"default": 3000}
+    assert status["waiting_messages_by_queue"] == {"default": 1}
 
 
 def test_jobs_without_guarantee_are_counted_as_well(broker: Broker) -> None:
     for _ in range(2):
         submit(broker, "guarantee:False,ack-requested")
     give(broker)
-    found = ask(broker)
-    assert found["inflight_messages_by_queue"] == {"default": 1}
-    assert found["waiting_messages_by_queue"] == {"default": 1}
-    assert found["processed_messages_by_worker"] == {"w": 1}
+    status = ask(broker)
+    assert status["inflight_messages_by_queue"] == {"default": 1}
+    assert status["waiting_messages_by_queue"] == {"default": 1}
+    assert status["processed_messages_by_worker"] == {"w": 1}
 
 
 def test_what_is_in_flight_after_a_restart_is_counted(broker: Broker) -> None:
@@ -67,9 +67,9 @@ def test_what_is_in_flight_after_a_restart_is_counted(broker: Broker) -> None:
     submit(broker)
     give(broker)
     broker.crash()
-    found = ask(broker)
-    assert found["inflight_messages_by_queue"] == {"default": 1}
-    assert found["processed_messages_by_queue"] == {}
+    status = ask(broker)
+    assert status["inflight_messages_by_queue"] == {"default": 1}
+    assert status["processed_messages_by_queue"] == {}
 
 
 def test_a_job_that_is_given_again_counts_again_and_a_resent_chunk_does_not(
@@ -81,9 +81,9 @@ def test_a_job_that_is_given_again_counts_again_and_a_resent_chunk_does_not(
     assert ask(broker)["processed_messages_by_queue"] == {"default": 1}
     broker.tell(b"w1", Kbai("k"))
     broker.worker(b"w2", "two")
-    found = ask(broker)
-    assert found["processed_messages_by_queue"] == {"default": 2}
-    assert found["processed_messages_by_worker"] == {"one": 1, "two": 1}
+    status = ask(broker)
+    assert status["processed_messages_by_queue"] == {"default": 2}
+    assert status["processed_messages_by_worker"] == {"one": 1, "two": 1}
     assert chunk
 
 
@@ -91,9 +91,9 @@ def test_a_worker_that_ends_a_job_has_processed_it(broker: Broker) -> None:
     broker.submit()
     [(chunk, _)] = chunks(broker.worker(b"w1", "one"))
     broker.answer(b"w1", chunk, [row()])
-    found = ask(broker)
-    assert found["inflight_messages_by_queue"] == {}
-    assert found["processed_messages_by_worker"] == {"one": 1}
+    status = ask(broker)
+    assert status["inflight_messages_by_queue"] == {}
+    assert status["processed_messages_by_worker"] == {"one": 1}
 
 
 def test_two_workers_of_one_name_are_two(broker: Broker) -> None:
@@ -138,13 +138,13 @@ def test_the_last_message_is_told_in_wall_time(broker: Broker) -> None:
     """Which people read, and not the broker's own time, in which the wall clock does not step."""
     broker.tell(b"s", Inform("i", "", "scheduler"))
     broker.tell(b"w", Inform("i", "", "worker"))
-    heard = broker.clock.time
+    sent_at = broker.clock.time
     broker.clock.wrong = 30.0
     for command, key, peer in (
         ("ROUTER_SHOW_SCHEDULERS", "connected_schedulers", "s"),
         ("ROUTER_SHOW_WORKERS", "connected_workers", "w"),
     ):
-        assert ask(broker, command)[key][peer]["hb"] == pytest.approx(heard + 30.0, abs=0.1)
+        assert ask(broker, command)[key][peer]["hb"] == pytest.approx(sent_at + 30.0, abs=0.1)
 
 
 # New jobs that are refused

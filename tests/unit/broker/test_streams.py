@@ -65,14 +65,14 @@ class Streaming(Broker):
         """Say what was taken; return what the worker was told."""
         self.sent.pop(b"worker", None)
         self.tell(client, Credit("c", call, str(delivery), str(taken)))
-        return told(self.took(b"worker"))
+        return credited(self.took(b"worker"))
 
     def finish(self, kind: int = OutcomeKind.SUCCEEDED) -> None:
         """End the job."""
         self.answer(b"worker", self.chunk, [row(kind=int(kind))])
 
 
-def told(messages: list[Command]) -> list[int]:
+def credited(messages: list[Command]) -> list[int]:
     """Return how many parts a worker was told were taken."""
     return [int(m.taken) for m in messages if isinstance(m, Credit)]
 
@@ -242,7 +242,7 @@ def test_the_slowest_reader_sets_the_pace(broker: Streaming) -> None:
     assert broker.take(3, "r2", b"slow") == [3]
     broker.sent.clear()
     broker.tell(b"slow", Call("f", "forget", pack({"call": "r2"})))
-    assert told(broker.took(b"worker")) == [8]
+    assert credited(broker.took(b"worker")) == [8]
 
 
 def test_a_new_reader_goes_on_where_the_last_one_stopped(broker: Streaming) -> None:
@@ -327,9 +327,9 @@ def test_parts_of_another_delivery_or_worker_change_nothing(broker: Streaming) -
     """The worker is told not to go on."""
     broker.begin()
     broker.read()
-    assert told(broker.parts(0, 1, delivery=2)) == [NO_READER]
+    assert credited(broker.parts(0, 1, delivery=2)) == [NO_READER]
     broker.tell(b"thief", Inform("i", "[]", "worker", Features(session="t").format()))
-    assert told(broker.parts(0, 1, identity=b"thief")) == [NO_READER]
+    assert credited(broker.parts(0, 1, identity=b"thief")) == [NO_READER]
     assert codes(broker.parts(0, 1, identity=b"stranger")) == ["inform-again"]
     assert broker.took(READER) == []
     assert broker.core.state.counters["stale_parts"] == 2
@@ -358,7 +358,7 @@ def test_parts_that_are_sent_again_are_passed_over(broker: Streaming) -> None:
     broker.read()
     broker.parts(0, 2)
     broker.take(2)
-    assert told(broker.parts(0, 2)) == [2]
+    assert credited(broker.parts(0, 2)) == [2]
     broker.took(READER)
     broker.parts(2, 1)
     assert batches(broker.took(READER)) == [(1, 2, 1)]
@@ -415,10 +415,10 @@ def test_parts_that_no_client_reads_are_discarded_and_the_result_is_kept(broker:
     assert broker.core.streams.of
     broker.took(b"worker")
     broker.wait(4.0)
-    assert told(broker.took(b"worker")) == [NO_READER]
+    assert credited(broker.took(b"worker")) == [NO_READER]
     assert broker.core.streams.of == {}
     assert codes(broker.read()) == ["parts-gone"]
-    assert told(broker.parts(3, 1)) == [NO_READER]
+    assert credited(broker.parts(3, 1)) == [NO_READER]
     broker.finish()
     (row_,) = broker.call("get", ids=[broker.job])
     assert row_[1] == "succeeded"
@@ -431,10 +431,10 @@ def test_who_waits_for_the_result_alone_does_not_hold_the_job_back(broker: Strea
     broker.parts(0, WINDOW - 1)
     broker.wait(3.0)
     assert broker.core.streams.of
-    assert told(broker.parts(WINDOW - 1, 1)) == []
+    assert credited(broker.parts(WINDOW - 1, 1)) == []
     broker.took(b"worker")
     broker.wait(1.0)
-    assert told(broker.took(b"worker")) == [NO_READER]
+    assert credited(broker.took(b"worker")) == [NO_READER]
     assert codes(broker.read()) == ["parts-gone"]
     broker.finish()
     [reply] = [m for m in broker.took(b"waits") if isinstance(m, Reply)]
@@ -524,8 +524,8 @@ def test_a_worker_that_ignores_the_window_loses_its_stream(tmp_path: Path) -> No
     broker = Streaming(tmp_path, limits=replace(Limits(), stream_parts=10))
     broker.begin()
     broker.read()
-    said = [told(broker.parts(first, 4)) for first in range(0, 16, 4)]
-    assert said == [[], [], [], [NO_READER]]
+    results = [credited(broker.parts(first, 4)) for first in range(0, 16, 4)]
+    assert results == [[], [], [], [NO_READER]]
     assert codes(broker.took(READER)) == ["parts-gone"]
     assert broker.core.streams._bytes == 0
     broker.close()
@@ -541,7 +541,7 @@ def test_all_streams_together_are_bounded_and_the_idle_ones_make_room(tmp_path: 
     broker.parts(0, 1, identity=b"second", size=2000)
     assert list(broker.core.streams.of) == [broker.job]
     assert batches(broker.took(READER)) == [(1, 0, 1)]
-    assert told(broker.parts(1, 1, identity=b"second", size=2000)) == [NO_READER]
+    assert credited(broker.parts(1, 1, identity=b"second", size=2000)) == [NO_READER]
     assert codes(broker.took(READER)) == ["parts-gone"]
     broker.job = idle
     assert codes(broker.read("r3")) == ["parts-gone"]
@@ -567,8 +567,8 @@ def test_the_last_progress_is_in_the_info_until_the_job_ends(broker: Streaming) 
     for done in (1, 2):
         body = encode_progress(done, 10, "rows")
         assert broker.tell(b"worker", Reply("p", body, broker.job, "progress:1")) == []
-    said = broker.call("info", id=broker.job)["progress"]
-    assert said == {"done": 2, "total": 10, "note": "rows", "at": broker.clock.now()}
+    results = broker.call("info", id=broker.job)["progress"]
+    assert results == {"done": 2, "total": 10, "note": "rows", "at": broker.clock.now()}
     broker.finish()
     assert broker.call("info", id=broker.job)["progress"] is None
     assert broker.core.streams.progress == {}

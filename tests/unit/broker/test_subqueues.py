@@ -72,18 +72,18 @@ def test_a_worker_gets_its_jobs_from_behind_a_flood_of_others(broker: Broker) ->
     """The window is full of jobs of a task whose workers are busy; the other app is idle."""
     broker.worker(b"a", "a", tasks=("shop.add",))
     flood(broker, 20_000)
-    mine = submit(broker, "b.work")
+    own = submit(broker, "b.work")
     [(chunk, _)] = chunks(broker.worker(b"b", "b", tasks=("b.work",)))
-    assert ids(chunk) == [mine]
+    assert ids(chunk) == [own]
 
 
 def test_it_gets_them_also_after_a_restart(broker: Broker) -> None:
     """The store knows which subqueues have jobs."""
     flood(broker, 2000)
-    mine = [submit(broker, "b.work") for _ in range(30)]
+    own = [submit(broker, "b.work") for _ in range(30)]
     broker.crash()
     broker.worker(b"b", "b", tasks=("b.work",))
-    assert worked_off(broker, b"b", len(mine)) == mine
+    assert worked_off(broker, b"b", len(own)) == own
 
 
 def test_a_worker_of_both_gets_them_as_they_came(broker: Broker) -> None:
@@ -97,8 +97,8 @@ def test_an_unknown_flood_fails_in_the_end_and_stops_no_other(broker: Broker) ->
     """Also what never was in memory fails when the grace is over."""
     broker.worker(b"b", "b", tasks=("b.work",))
     flood(broker, 1000)
-    mine = submit(broker, "b.work")
-    assert ids(broker.dispatched[-1]) == [mine]
+    own = submit(broker, "b.work")
+    assert ids(broker.dispatched[-1]) == [own]
     broker.answer(b"b", broker.dispatched[-1], [row()])
     grace = broker.limits.unknown_task_grace
     wait_with(broker, b"b", grace - 5.0)
@@ -141,8 +141,8 @@ def test_a_thousand_tasks_do_not_use_more_memory_than_one(
         broker.tick()
         assert len(broker.core.state.jobs) <= 64
     broker.worker(b"b", "b", tasks=("t999", "t500"))
-    mine = [ids[place] for ids in sent for place in (500, 999)]
-    assert worked_off(broker, b"b", len(mine)) == mine
+    own = [ids[position] for ids in sent for position in (500, 999)]
+    assert worked_off(broker, b"b", len(own)) == own
     assert len(broker.core.state.jobs) <= 64
 
 
@@ -197,7 +197,7 @@ def test_one_message_cannot_begin_more_subqueues_than_allowed(tmp_path: Path) ->
     [ack] = broker.tell(b"client", Request(broker.new_id(), "", "batch:4", body))
     assert isinstance(ack, Ack)
     assert ack.extra is not None
-    refused = {place: why[0] for place, why in decode_exceptions(ack.extra).items()}
+    refused = {position: why[0] for position, why in decode_exceptions(ack.extra).items()}
     assert refused == {2: "too-many-subqueues", 3: "too-many-subqueues"}
     broker.close()
 
@@ -208,10 +208,10 @@ def test_a_queue_without_work_for_a_worker_does_not_hold_up_its_other_one(broker
     broker.tell(b"client", Request(broker.new_id(), "first", _A, b"x"))
     broker.put(b"client", Request(broker.new_id(), "first", _A, b"x"))
     commit(broker)
-    mine = Request(broker.new_id(), "second", _B, b"x")
-    broker.put(b"client", mine)
+    own = Request(broker.new_id(), "second", _B, b"x")
+    broker.put(b"client", own)
     broker.core.decide(broker.clock.now())
-    assert list(broker.core.state.running) == [mine.id]
+    assert list(broker.core.state.running) == [own.id]
 
 
 def commit(broker: Broker) -> None:

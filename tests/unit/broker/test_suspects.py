@@ -50,9 +50,9 @@ def begin(broker: Broker, identity: bytes) -> None:
     broker.ready(identity, 0, max(held, default=0), held)
 
 
-def lose(broker: Broker, identity: bytes, *, begun: bool = True) -> None:
+def lose(broker: Broker, identity: bytes, *, started: bool = True) -> None:
     """Let a worker's connection break, as when its process has died."""
-    if begun:
+    if started:
         begin(broker, identity)
     broker.unreachable.add(identity)
     broker.core.heartbeats.connection_lost()
@@ -105,8 +105,8 @@ def test_what_had_ended_beside_a_known_killer_travels_alone_and_has_no_loss(
     rows = [row(0, UNANSWERED), row(1, UNANSWERED), row(2, DIED), row(3, BACK)]
     broker.answer(b"worker", chunk, rows)
     state = broker.core.state
-    found = [(deaths(broker, job), state.suspects.losses(state.jobs[job])) for job in (one, two)]
-    assert (found, deaths(broker, bad)) == ([(0, 0), (0, 0)], 1)
+    counts = [(deaths(broker, job), state.suspects.losses(state.jobs[job])) for job in (one, two)]
+    assert (counts, deaths(broker, bad)) == ([(0, 0), (0, 0)], 1)
     for _ in range(2):
         broker.answer(b"worker", broker.dispatched[-1], [row()])
     assert ids(broker.dispatched[1:]) == [[one], [two], [bad]]
@@ -179,7 +179,7 @@ def test_what_no_worker_has_begun_is_charged_with_nothing(broker: Broker) -> Non
     for n in range(2 * MAX_UNPROVEN):
         name = f"w{n}".encode()
         assert ids(broker.worker(name, name.decode())) == [[job]]
-        lose(broker, name, begun=False)
+        lose(broker, name, started=False)
     assert (state_of(broker, job), deaths(broker, job)) == ("queued", 0)
     assert broker.core.state.suspects.losses(broker.core.state.jobs[job]) == 1
     broker.worker(b"last", "last")
@@ -193,7 +193,7 @@ def test_a_job_that_kills_its_worker_at_once_fails_the_third_time(broker: Broker
     for n in range(3):
         name = f"w{n}".encode()
         assert ids(broker.worker(name, name.decode())) == [[job]]
-        lose(broker, name, begun=n > 0)
+        lose(broker, name, started=n > 0)
     assert state_of(broker, job) == "failed"
 
 
@@ -204,10 +204,10 @@ def test_only_who_has_a_suspect_may_begin_it(broker: Broker) -> None:
     broker.worker(b"w2", "two")
     broker.worker(b"w3", "three")
     arguments = {"id": job, "delivery": 2}
-    [said] = broker.tell(b"w3", Call(broker.new_id(), "begin", pack(arguments)))
-    assert said.code == "not-held"
-    [said] = broker.tell(b"w2", Call(broker.new_id(), "begin", pack(arguments)))
-    assert isinstance(said, Reply)
+    [answer] = broker.tell(b"w3", Call(broker.new_id(), "begin", pack(arguments)))
+    assert answer.code == "not-held"
+    [answer] = broker.tell(b"w2", Call(broker.new_id(), "begin", pack(arguments)))
+    assert isinstance(answer, Reply)
 
 
 def test_of_many_jobs_of_a_dead_worker_none_is_charged(broker: Broker) -> None:
@@ -272,7 +272,7 @@ def test_chunks_that_never_reach_a_worker_come_to_an_end(broker: Broker) -> None
         name = f"w{n}".encode()
         broker.worker(name, name.decode())
         assert state_of(broker, job) == "running"
-        lose(broker, name, begun=False)
+        lose(broker, name, started=False)
     assert state_of(broker, job) == "failed"
 
 
@@ -411,10 +411,10 @@ def test_what_was_counted_stands_after_a_restart(broker: Broker) -> None:
     for name in ("one", "two"):
         broker.worker(name.encode(), name, window=9)
         lose(broker, name.encode())
-    told = {job: judged(broker, job) for job in (good, bad)}
-    assert told == {good: (0, 2, 2, 0, 0), bad: (0, 2, 2, 0, 0)}
+    states = {job: judged(broker, job) for job in (good, bad)}
+    assert states == {good: (0, 2, 2, 0, 0), bad: (0, 2, 2, 0, 0)}
     restart(broker)
-    assert {job: judged(broker, job) for job in (good, bad)} == told
+    assert {job: judged(broker, job) for job in (good, bad)} == states
     broker.dispatched.clear()
     assert ids(broker.worker(b"w3", "three", window=9)) == [[good]], "alone, and nothing else"
     broker.answer(b"w3", broker.dispatched[-1], [row()])
@@ -473,10 +473,10 @@ def test_what_a_worker_said_itself_is_not_taken_back_when_it_comes_to_the_next_b
     jobs = submit(broker, 3)
     [(chunk, _)] = chunks(broker.worker())
     broker.answer(b"worker", chunk, [row(0, LOST), row(1, LOST)])
-    told = [judged(broker, job) for job in jobs[:2]]
+    states = [judged(broker, job) for job in jobs[:2]]
     restart(broker)
     broker.worker(b"w1b", "w", received=1, held=(1,), window=0)
-    assert [judged(broker, job) for job in jobs[:2]] == told == [(0, 1, 1, 0, 0)] * 2
+    assert [judged(broker, job) for job in jobs[:2]] == states == [(0, 1, 1, 0, 0)] * 2
 
 
 def test_a_death_of_a_job_that_is_not_in_memory_is_taken_back_when_it_comes(
@@ -534,16 +534,16 @@ def test_a_retry_clears_a_job_of_its_losses_in_the_store_too(broker: Broker) -> 
 def known(broker: Broker, jobs: list[str]) -> list[object]:
     """Return what is known of jobs: deaths in the store and in memory, and all that is stored."""
     state, suspects = broker.core.state, broker.core.state.suspects
-    found: list[object] = []
+    counts: list[object] = []
     for job_id in jobs:
         [stored] = broker.store._db.execute(
             "SELECT count(*), max(deaths) FROM jobs WHERE id = ?", (job_id,)
         ).fetchall()
         suspect = suspects.get(JobRecord(job_id, "default", "", b""))
-        found.append((stored, suspect and suspect.row))
+        counts.append((stored, suspect and suspect.row))
         if job_id in state.jobs and not (suspect and suspect.owed):
             assert state.jobs[job_id].deaths == stored[1]
-    return found
+    return counts
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -567,7 +567,7 @@ def test_all_that_is_known_is_the_same_before_and_after_each_restart(
             broker.worker(identity, name, received=max(numbers), held=numbers, window=2)
             here[name] = identity
         elif what == "lose" and name in here:
-            lose(broker, here.pop(name), begun=chance.random() < 0.7)
+            lose(broker, here.pop(name), started=chance.random() < 0.7)
         elif what == "answer" and name in here and had:
             kind = chance.choice((LOST, DIED, BACK, UNANSWERED, OutcomeKind.SUCCEEDED))
             broker.answer(here[name], had[-1], [row(0, kind)])

@@ -172,7 +172,7 @@ def test_one_batch_may_have_jobs_of_both_kinds(small: Broker) -> None:
     [ack] = small.tell(b"client", Request("m", "", "batch:7", body))
     assert isinstance(ack, Ack)
     refused = decode_exceptions(ack.extra or b"")
-    assert {place: code for place, (code, _) in refused.items()} == {
+    assert {position: code for position, (code, _) in refused.items()} == {
         3: "bad-header",
         5: "queue-full",
     }

@@ -26,7 +26,7 @@ def run(broker: Broker, headers: str = "", **answer: Any) -> str:
     return job_id
 
 
-def told(broker: Broker, peer: bytes) -> list[Any]:
+def answers(broker: Broker, peer: bytes) -> list[Any]:
     """Return the rows of a ``get`` that a peer was told."""
     replies = [m for m in broker.took(peer) if isinstance(m, Reply)]
     return [row for reply in replies for row in unpack(reply.result, "rows")]
@@ -38,8 +38,8 @@ def test_jobs_that_had_ended_are_answered_in_the_order_of_their_ends(broker: Bro
     for _ in range(20):
         ids.append(run(broker))
         broker.clock.time += 0.01
-    asked = [*ids[::2], "nobody", *ids[1::2]]
-    assert [found[0] for found in broker.call("get", ids=asked)] == ["nobody", *ids]
+    call_get = [*ids[::2], "nobody", *ids[1::2]]
+    assert [row[0] for row in broker.call("get", ids=call_get)] == ["nobody", *ids]
 
 
 def test_many_peers_and_calls_wait_for_one_job(broker: Broker) -> None:
@@ -54,7 +54,7 @@ def test_many_peers_and_calls_wait_for_one_job(broker: Broker) -> None:
     [(chunk, _)] = chunks(broker.dispatched)
     broker.answer(b"worker", chunk, [row(result=b"\x05")])
     for peer, count in zip(peers, (50, 49), strict=True):
-        assert told(broker, peer) == [[job_id, "succeeded", "msgpack", b"\x05"]] * count
+        assert answers(broker, peer) == [[job_id, "succeeded", "msgpack", b"\x05"]] * count
     assert broker.core.state.waiters == {}
 
 
@@ -76,7 +76,7 @@ def test_an_ignored_result_is_not_kept_and_its_end_is_pushed(broker: Broker) -> 
     broker.worker()
     [(chunk, _)] = chunks(broker.dispatched)
     broker.answer(b"worker", chunk, [row(result=b"\x05")])
-    assert told(broker, b"c") == [[job_id, "succeeded", "msgpack", None]]
+    assert answers(broker, b"c") == [[job_id, "succeeded", "msgpack", None]]
     assert broker.call("get", ids=[job_id]) == [[job_id, "succeeded", "msgpack", None]]
 
 
@@ -91,7 +91,7 @@ def test_the_error_of_an_ignored_result_is_kept(broker: Broker) -> None:
     assert broker.call("get", ids=[job_id]) == [[job_id, "failed", "error", error]]
 
 
-def asked(broker: Broker, peer: bytes, ids: list[str]) -> None:
+def call_get(broker: Broker, peer: bytes, ids: list[str]) -> None:
     """Let a peer ask for results, without a turn."""
     broker.put(peer, Call(broker.new_id(), "get", pack({"ids": ids})))
 
@@ -106,7 +106,7 @@ def test_many_large_results_are_read_in_several_turns_in_the_order_of_the_ends(
         ids.append(run(broker, result=b"r" * (MIB // 2)))
         broker.clock.time += 0.01
     turns = []
-    asked(broker, b"c", [*ids[::2], *ids[1::2], "nobody"])
+    call_get(broker, b"c", [*ids[::2], *ids[1::2], "nobody"])
     while broker.core.waiters.lookups.timeout < 1.0 or not turns:
         broker.core.decide(broker.clock.now())
         entries, settle = broker.core.take_batch()
@@ -117,7 +117,7 @@ def test_many_large_results_are_read_in_several_turns_in_the_order_of_the_ends(
         turns.append(
             [row[0] for m in replies if isinstance(m, Reply) for row in unpack(m.result, "rows")]
         )
-    assert [found for turn in turns for found in turn] == ["nobody", *ids]
+    assert [answer_row for turn in turns for answer_row in turn] == ["nobody", *ids]
     assert max(map(len, turns)) <= 3
     assert broker.core.state.waiters == {}
     broker.close()
@@ -129,15 +129,15 @@ def test_for_a_peer_that_does_not_read_nothing_more_is_read(broker: Broker) -> N
     waiting = {b"lazy": 40 * MIB}
     broker.core.waiters.lookups.unread = lambda key: waiting.get(key.identity, 0)
     for peer in (b"lazy", b"c"):
-        asked(broker, peer, [done, later])
+        call_get(broker, peer, [done, later])
     broker.ready(b"worker", 1, received=1)
     broker.answer(b"worker", broker.dispatched[-1], [row(result=b"s" * MIB)])
-    assert [found[0] for found in told(broker, b"c")] == [done, later]
-    assert told(broker, b"lazy") == []
+    assert [answer_row[0] for answer_row in answers(broker, b"c")] == [done, later]
+    assert answers(broker, b"lazy") == []
     assert broker.core.next_tick(broker.clock.now()) < broker.clock.now() + 0.1
     waiting.clear()
     broker.tick()
-    assert [(found[0], len(found[3])) for found in told(broker, b"lazy")] == [
+    assert [(answer_row[0], len(answer_row[3])) for answer_row in answers(broker, b"lazy")] == [
         (done, MIB), (later, MIB),
     ]  # fmt: skip
     assert broker.core.state.waiters == {}
@@ -150,7 +150,7 @@ def test_what_was_asked_for_and_forgotten_is_not_read(broker: Broker) -> None:
     broker.tell(b"lazy", Call("8", "forget", pack({"call": "7"})))
     broker.core.waiters.lookups.unread = lambda _: 0
     broker.tick()
-    assert told(broker, b"lazy") == []
+    assert answers(broker, b"lazy") == []
     assert broker.core.waiters.lookups.timeout > 1.0
 
 
@@ -170,14 +170,14 @@ def test_one_result_that_is_asked_for_often_is_answered_in_several_turns(broker:
     """It is read once a turn, but each answer is a message."""
     done = run(broker, result=b"r" * (4 * MIB))
     for _ in range(10):
-        asked(broker, b"c", [done])
+        call_get(broker, b"c", [done])
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
     broker.store.submit(entries)
     settle(broker.store.finished()[0])
     assert len(broker.core.take_deferred_sends()) == 2
     broker.tick()
-    assert len(told(broker, b"c")) == 8
+    assert len(answers(broker, b"c")) == 8
 
 
 def test_calls_that_are_repeated_by_a_peer_that_does_not_read_take_no_memory(
@@ -187,10 +187,10 @@ def test_calls_that_are_repeated_by_a_peer_that_does_not_read_take_no_memory(
     done = run(broker, result=b"r" * MIB)
     broker.core.waiters.lookups.unread = lambda _: 40 * MIB
     for number in range(100):
-        ids = [f"{number}.{place}" for place in range(100)]
+        ids = [f"{number}.{index}" for index in range(100)]
         broker.tell(b"lazy", Call("7", "get", pack({"ids": [*ids, done]})))
     broker.core.waiters.lookups.unread = lambda _: 0
     broker.tick()
-    rows = told(broker, b"lazy")
+    rows = answers(broker, b"lazy")
     assert len(rows) == 101
     assert {row[0].partition(".")[0] for row in rows if row[0] != done} == {"99"}

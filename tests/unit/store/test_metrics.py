@@ -180,11 +180,11 @@ def test_a_million_names_are_others() -> None:
     names = [("mail", f"t{n}") for n in range(1000)] + [(f"q{n}", "t") for n in range(1000)]
     for _ in range(500):
         metrics.count(ended(queue=queue, task=task) for queue, task in names)
-    found = {(row["queue"], row["task"]): row["outcomes"]["succeeded"] for row in metrics.rows()}
+    rows = {(row["queue"], row["task"]): row["outcomes"]["succeeded"] for row in metrics.rows()}
     assert {
         ("mail", "t0"): 500, ("mail", "t1"): 500, ("mail", "t2"): 500,
         ("mail", OTHER): 997 * 500, ("q0", OTHER): 500, (OTHER, OTHER): 999 * 500,
-    } == found  # fmt: skip
+    } == rows  # fmt: skip
     assert ("mail", "q0", OTHER) == tuple(map(metrics.queue_label, ("mail", "q0", "q1")))
 
 
@@ -194,8 +194,8 @@ def test_what_is_named_as_the_others_is_counted_with_them() -> None:
     metrics.limits = MetricsLimits(max_queues=2, max_tasks=3)
     names = [(OTHER, OTHER), (OTHER, "t"), ("mail", OTHER), *(("mail", f"t{n}") for n in range(9))]
     metrics.count(ended(queue=queue, task=task) for queue, task in [*names, ("q", "t")])
-    found = [(row["queue"], row["task"]) for row in metrics.rows()]
-    assert sorted({*found}) == sorted(found)
+    rows = [(row["queue"], row["task"]) for row in metrics.rows()]
+    assert sorted({*rows}) == sorted(rows)
     assert 13 == sum(row["outcomes"]["succeeded"] for row in metrics.rows())
 
 
@@ -208,24 +208,24 @@ def test_a_queue_that_is_forgotten_gives_its_names_back() -> None:
     for queue in ("a", "a", OTHER, "unknown"):
         metrics.forget_queue(queue)
     metrics.count([ended(queue="b"), ended(queue="c", task="x"), ended(queue="a")])
-    found = {(row["queue"], row["task"]): row["outcomes"]["succeeded"] for row in metrics.rows()}
-    assert {("b", "t"): 1, ("c", "x"): 1, (OTHER, OTHER): 3} == found
+    rows = {(row["queue"], row["task"]): row["outcomes"]["succeeded"] for row in metrics.rows()}
+    assert {("b", "t"): 1, ("c", "x"): 1, (OTHER, OTHER): 3} == rows
 
 
 def test_a_bound_that_is_reached_is_said_once() -> None:
     """With the first name that has no figures of its own by it."""
     metrics = JobMetrics()
     metrics.limits = MetricsLimits(max_queues=2, max_tasks=3)
-    told: list[tuple[str, str]] = []
-    metrics.on_limit = lambda field, name: told.append((field, name))
+    limits: list[tuple[str, str]] = []
+    metrics.on_limit = lambda field, name: limits.append((field, name))
     metrics.count([ended(task="t1"), ended(task="t2"), ended(queue="r"), ended(task=OTHER)])
-    assert [] == told
+    assert [] == limits
     for _ in range(2):
         metrics.count([ended(task="t4"), ended(task="t5"), ended(queue="s"), ended(queue="u")])
-    assert [("max_tasks", "q/t4"), ("max_queues", "s")] == told
+    assert [("max_tasks", "q/t4"), ("max_queues", "s")] == limits
     metrics.forget_queue("r")
     metrics.count([ended(queue="s"), ended(queue="u")])
-    assert 2 == len(told)
+    assert 2 == len(limits)
 
 
 def test_queues_and_tasks_have_buckets_of_their_own() -> None:

@@ -130,8 +130,8 @@ def chunk(value: object, payload: bytes = b"") -> bytes:
 ENTRY = ["a", 1, 1, 0, 0.0, 0.0, 0, 2]
 
 
-def changed(place: int, value: object) -> list[object]:
-    return [*ENTRY[:place], value, *ENTRY[place + 1 :]]
+def changed(position: int, value: object) -> list[object]:
+    return [*ENTRY[:position], value, *ENTRY[position + 1 :]]
 
 
 def test_the_entry_that_is_changed_below_is_a_good_one() -> None:
@@ -144,8 +144,8 @@ def test_the_entry_that_is_changed_below_is_a_good_one() -> None:
         None, [], ["q", []], [7, [""], [ENTRY]], ["q", [b""], [ENTRY]], ["q", 7, [ENTRY]],
         ["q", [""], 7], ["q", [""], [ENTRY[:7]]], ["q", [""], [[*ENTRY, 0]]], ["q", [""], [None]],
         *(
-            ["q", [""], [changed(place, value)]]
-            for place, value in [
+            ["q", [""], [changed(position, value)]]
+            for position, value in [
                 (0, 7), (1, 1.0), (1, True), (2, None), (3, 1), (3, -1), (4, 5), (5, "0"), (6, 1),
                 (7, -2), (7, None),
             ]
@@ -208,8 +208,8 @@ def test_a_log_goes_behind_its_outcome() -> None:
     assert [OutcomeRow, LoggedRow, OutcomeRow] == list(map(type, logged))
     body = encode_outcomes(logged)
     assert [7, 8, 7] == list(map(len, msgpack.unpackb(body)))
-    found, logs = read_outcomes(body)
-    assert [OutcomeRow(*row) for row in found] == rows
+    decoded, logs = read_outcomes(body)
+    assert [OutcomeRow(*row) for row in decoded] == rows
     assert logs == {1: b"said\n"}
     assert [OutcomeRow(*row) for row in decode_outcomes(body)] == rows
     assert read_outcomes(encode_outcomes(rows))[1] == {}

@@ -161,8 +161,8 @@ def test_a_malformed_message_is_refused_exactly(frames: list[bytes], code: str, 
 @pytest.mark.parametrize("command", sorted(commands._DECODERS))
 def test_every_command_has_a_least_and_a_most(command: bytes) -> None:
     """One frame fewer or more is no message."""
-    least, most, _ = commands._DECODERS[command]
-    for count in (least - 1, most + 1):
+    min_frames, max_frames, _ = commands._DECODERS[command]
+    for count in (min_frames - 1, max_frames + 1):
         frames = [b"", b"eMQP/1.0", command, *[b"1"] * count]
         code = "envelope" if len(frames) < 4 else "frame-count"
         assert problem_of(frames)[0] == code

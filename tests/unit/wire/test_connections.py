@@ -63,7 +63,7 @@ def server(context: zmq.Context) -> Iterator[Server]:
     server.link.close(0)
 
 
-def say(dealer: Link) -> None:
+def send_message(dealer: Link) -> None:
     assert dealer.socket.poll(DEADLINE * 1000, zmq.POLLOUT)
     assert dealer.send([b"x"])
 
@@ -73,7 +73,7 @@ def test_a_peer_is_known_until_its_connection_is_lost(server: Server, context) -
     first, second = (open_dealer(context, address) for _ in range(2))
     known = {}
     for dealer in (first, second):
-        say(dealer)
+        send_message(dealer)
         identity, connection, user = server.receive()
         server.connections.add("main", identity, connection, user)
         known["main", identity] = (connection, user)
@@ -91,7 +91,7 @@ def test_the_loss_of_an_earlier_connection_leaves_the_peer(server: Server, conte
     """It has come back under its routing id before its loss was read."""
     address = server.bind()
     dealer = open_dealer(context, address)
-    say(dealer)
+    send_message(dealer)
     identity, connection, user = server.receive()
     server.connections.add("main", identity, connection, user)
     server.connections.add("main", identity, connection + 1000, user)
@@ -103,7 +103,7 @@ def test_the_loss_of_an_earlier_connection_leaves_the_peer(server: Server, conte
 def test_a_peer_can_be_forgotten_while_it_is_connected(server: Server, context) -> None:
     address = server.bind()
     dealer = open_dealer(context, address)
-    say(dealer)
+    send_message(dealer)
     identity, connection, user = server.receive()
     server.connections.add("main", identity, connection, user)
     server.connections.remove("main", identity)

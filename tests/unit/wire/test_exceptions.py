@@ -185,18 +185,18 @@ def test_arguments_that_cannot_be_written_are_the_message_instead() -> None:
 
 
 def test_an_exception_that_breaks_everything_is_told_of_by_its_name() -> None:
-    told = sent(NoText("x"))
-    assert told.type == f"{__name__}.NoText"
-    assert told.message == "NoText (its text cannot be shown)"
+    remote = sent(NoText("x"))
+    assert remote.type == f"{__name__}.NoText"
+    assert remote.message == "NoText (its text cannot be shown)"
 
 
 def test_whatever_is_raised_its_error_is_bounded() -> None:
     error = ValueError("x" * 10_000_000, ["y" * 1_000_000])
     error.text = "z" * 10_000_000  # type: ignore[attr-defined]
     error.parts = {str(n): "z" * 100 for n in range(10_000)}  # type: ignore[attr-defined]
-    told = describe(error)
-    assert len(told.message) == MESSAGE_LIMIT
-    assert len(encode_error(told)) <= ERROR_LIMIT
+    remote = describe(error)
+    assert len(remote.message) == MESSAGE_LIMIT
+    assert len(encode_error(remote)) <= ERROR_LIMIT
 
 
 def test_a_recursion_is_told_of() -> None:
@@ -266,9 +266,9 @@ def test_groups_are_bounded_in_width_and_depth() -> None:
     deep: Exception = ValueError("x")
     for _ in range(200):
         deep = group(deep)
-    told = sent(deep)
-    assert told.members[0].members[0].members[0].members == ()
-    assert len(encode_error(told)) <= ERROR_LIMIT
+    remote = sent(deep)
+    assert remote.members[0].members[0].members[0].members == ()
+    assert len(encode_error(remote)) <= ERROR_LIMIT
 
 
 def test_a_failed_job_keeps_the_notes_of_its_task_beside_its_traceback() -> None:

@@ -117,9 +117,9 @@ def test_an_error_says_where_the_owner_is() -> None:
 
 
 def test_the_example_of_the_page_is_read() -> None:
-    found = re.search(r"^   (owner:\S+)$", PAGE, re.MULTILINE)
-    assert found is not None
-    assert OwnerInfo.of_heartbeat(found[1]) == OwnerInfo(
+    match = re.search(r"^   (owner:\S+)$", PAGE, re.MULTILINE)
+    assert match is not None
+    assert OwnerInfo.of_heartbeat(match[1]) == OwnerInfo(
         7, STANDBY, "tcp://10.0.0.5:47291", "", "s1"
     )
 

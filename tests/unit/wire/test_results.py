@@ -68,7 +68,7 @@ def test_arguments_that_are_no_list_are_none() -> None:
 # Legacy peers
 
 
-def said(state: JobState, result: bytes | None = None) -> object:
+def legacy_value(state: JobState, result: bytes | None = None) -> object:
     return json.loads(legacy_result(state, result))
 
 
@@ -79,28 +79,28 @@ def test_a_legacy_peer_gets_text_as_it_came() -> None:
 @pytest.mark.parametrize("result", [None, b"", b"\xff\xfe"])
 def test_no_information_is_a_true_value(result: bytes | None) -> None:
     """emqp-1.0, Headers: if there is no information, reply with a True value."""
-    assert said(JobState.SUCCEEDED, result) == {"value": True}
+    assert legacy_value(JobState.SUCCEEDED, result) == {"value": True}
 
 
 def test_an_exception_is_its_text() -> None:
     error = encode_error(RemoteError("builtins.KeyError", "'x'"))
-    assert said(JobState.FAILED, error) == {"value": "'x'"}
+    assert legacy_value(JobState.FAILED, error) == {"value": "'x'"}
 
 
 def test_the_error_of_a_legacy_job_is_text_already() -> None:
-    assert said(JobState.FAILED, b"division by zero") == {"value": "division by zero"}
+    assert legacy_value(JobState.FAILED, b"division by zero") == {"value": "division by zero"}
 
 
 def test_an_exception_without_text_is_its_type() -> None:
     error = encode_error(RemoteError("builtins.KeyError", ""))
-    assert said(JobState.FAILED, error) == {"value": "builtins.KeyError"}
+    assert legacy_value(JobState.FAILED, error) == {"value": "builtins.KeyError"}
 
 
 def test_a_time_out_is_the_text_that_deployed_software_says() -> None:
     error = encode_error(RemoteError("eventmq.errors.TimeLimitExceeded", "5 s"))
-    assert said(JobState.FAILED, error) == {"value": "TimeoutError"}
+    assert legacy_value(JobState.FAILED, error) == {"value": "TimeoutError"}
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED])
 def test_an_end_without_an_error_is_its_state(state: JobState) -> None:
-    assert said(state) == {"value": state.value}
+    assert legacy_value(state) == {"value": state.value}

@@ -65,7 +65,7 @@ def test_small_messages_cost_no_mark_until_they_are_many() -> None:
     buffers = SendBuffers(MIB)
     trackers = [send(buffers, b"p", 1000) for _ in range(STEP // 1000 + 1)]
     assert [STEP // 1000] == [
-        place for place, tracker in enumerate(trackers) if tracker is not None
+        index for index, tracker in enumerate(trackers) if tracker is not None
     ]
 
 
@@ -304,14 +304,14 @@ def test_a_message_waits_once_for_what_its_peer_has_read_to_be_recorded(
 ) -> None:
     """pyzmq's thread records it, and the link's own thread may keep it from that."""
     usage = pair.link.buffers.usage(b"p")
-    moment, sleeps, read, unread = [100.0], [], FakeTracker(), FakeTracker()
+    now, sleeps, read, unread = [100.0], [], FakeTracker(), FakeTracker()
 
     def sleep(seconds: float) -> None:
         sleeps.append(seconds)
-        moment[0] += seconds
+        now[0] += seconds
         read.done = True
 
-    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: moment[0])
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now[0])
     monkeypatch.setattr(sockets, "time", clock)
     usage.sent = 4 * MIB
     usage.track(read)
@@ -320,7 +320,7 @@ def test_a_message_waits_once_for_what_its_peer_has_read_to_be_recorded(
     usage.track(unread)
     assert not pair.link.send([b"p", b"x" * MIB])
     assert len(sleeps) == 1, "there is one such wait in a while for all peers"
-    moment[0] += 1.0
+    now[0] += 1.0
     assert not pair.link.send([b"p", b"x" * MIB])
     assert len(sleeps) == 1, "it was refused before: it does not read"
     unread.done = True
@@ -337,12 +337,12 @@ def test_a_peer_that_has_gone_owes_nothing(pair: Pair) -> None:
     pair.flood(900_000)
     pair.dealer.close(0)
 
-    def gone() -> bool:
+    def disconnected() -> bool:
         try:
             pair.link.send([b"p", b"x"])
         except NoConnection:
             return True
         return False
 
-    until(gone, "libzmq knows that it has gone", 5.0)
+    until(disconnected, "libzmq knows that it has gone", 5.0)
     assert 0 == pair.link.buffers.waiting(b"p")

@@ -80,8 +80,8 @@ def test_frames_handshakes_and_what_is_left_at_the_end_are_bounded(context) -> N
         (open_dealer(context, "tcp://127.0.0.1:1", max_frame=2000), 2000 + SLACK),
         (open_pub(context), 1 + SLACK),
     ]
-    for link, longest in links:
-        assert longest == link.socket.get(zmq.MAXMSGSIZE)
+    for link, max_length in links:
+        assert max_length == link.socket.get(zmq.MAXMSGSIZE)
         assert 10_000 == link.socket.get(zmq.HANDSHAKE_IVL)
         assert 1000 == link.socket.get(zmq.LINGER)
         link.close(0)
@@ -129,13 +129,13 @@ def test_a_subscriber_that_takes_nothing_is_cut_and_others_are_not(context, monk
         peer.subscribe(b"")
         peer.connect(address)
     end = time.monotonic() + 10.0
-    heard = 0
+    received = 0
     while not cut.poll(0):
         assert time.monotonic() < end
         link.send([b"", b"x" * 500_000])
         while good.poll(10):
-            heard += len(good.recv_multipart()) == 2
-    assert heard > 1
+            received += len(good.recv_multipart()) == 2
+    assert received > 1
     link.send([b"last"])
     while good.recv_multipart() != [b"last"]:
         pass
@@ -172,12 +172,12 @@ def test_a_message_behind_the_first_one_is_received_in_the_same_turn(context) ->
     router = open_router(context)
     dealer = open_dealer(context, router.bind("tcp://127.0.0.1:0"))
     assert dealer.socket.poll(5000, zmq.POLLOUT)
-    for turn in (1, 2, 3):
-        texts = [str(number).encode() for number in range(turn)]
+    for count in (1, 2, 3):
+        texts = [str(number).encode() for number in range(count)]
         for text in texts:
             assert dealer.send([text])
         received = []
-        while len(received) < turn:
+        while len(received) < count:
             assert router.socket.poll(5000)
             while (frames := router.receive()) is not None:
                 received.append(frames[1])
@@ -251,12 +251,12 @@ def test_of_a_host_that_nothing_listens_on_nothing_of_the_kind_is_said(
     context, monkeypatch, host: str
 ) -> None:
     """A name is resolved once for a socket, to tell the two apart; a number is none."""
-    asked: list[str] = []
-    monkeypatch.setattr(module, "getaddrinfo", lambda name, _: asked.append(name))
+    resolved: list[str] = []
+    monkeypatch.setattr(module, "getaddrinfo", lambda name, _: resolved.append(name))
     with plain.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     link = open_dealer(context, f"tcp://{host}:{port}", watch=True)
     assert "" == errors_of(link, deadline=0.5)
-    assert (["localhost"] if host == "localhost" else []) == asked
+    assert (["localhost"] if host == "localhost" else []) == resolved
     link.close(0)

@@ -12,8 +12,8 @@ from tests.unit.worker.test_watchdog import Limited
 class Load:
     """A scaler and its clock; ``work`` lets so many slots be busy for some seconds."""
 
-    def __init__(self, least=1, most=8):
-        self.scaler = Autoscaler(least, most)
+    def __init__(self, min_slots=1, max_slots=8):
+        self.scaler = Autoscaler(min_slots, max_slots)
         self.now = 100.0
 
     def work(self, busy, seconds, step=0.1):
@@ -27,7 +27,7 @@ class Load:
 
 
 def test_it_begins_with_the_least():
-    assert Load(least=3).work(0, 5.0) == 3
+    assert Load(min_slots=3).work(0, 5.0) == 3
 
 
 def test_it_grows_while_all_are_busy_and_never_beyond_the_most():
@@ -40,7 +40,7 @@ def test_it_grows_while_all_are_busy_and_never_beyond_the_most():
 
 def test_a_slot_that_idles_between_two_jobs_for_a_moment_counts_as_busy():
     """Sampled at the ends of jobs, all of them would seem idle."""
-    load = Load(least=2, most=8)
+    load = Load(min_slots=2, max_slots=8)
     for _ in range(150):
         load.scaler.record(load.now, 1)
         load.now += 0.001
@@ -58,7 +58,7 @@ def test_one_spare_slot_is_enough_and_stays():
 
 
 def test_it_shrinks_after_quiet_time_and_never_below_the_least():
-    load = Load(least=2, most=8)
+    load = Load(min_slots=2, max_slots=8)
     load.work(99, 10.0)
     assert load.work(0, 25.0) == 8, "a pause is no end"
     assert load.work(0, 10.0) < 8
@@ -66,7 +66,7 @@ def test_it_shrinks_after_quiet_time_and_never_below_the_least():
 
 
 def test_work_in_between_ends_the_quiet():
-    load = Load(least=1, most=4)
+    load = Load(min_slots=1, max_slots=4)
     load.work(99, 10.0)
     for _ in range(5):
         load.work(0, 25.0)

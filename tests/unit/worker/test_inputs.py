@@ -85,7 +85,7 @@ def calls(messages):
     return [message for message in messages if isinstance(message, commands.Call)]
 
 
-def asked(call):
+def arguments_of(call):
     return unpack(call.arguments, "arguments")
 
 
@@ -98,10 +98,11 @@ def world():
 
 def test_a_job_starts_when_all_pages_are_there(world):
     [first] = calls(world.paged(1))
-    assert (first.name, asked(first)) == ("inputs", {"id": "j1.0", "delivery": 1, "cursor": 0})
+    arguments = {"id": "j1.0", "delivery": 1, "cursor": 0}
+    assert (first.name, arguments_of(first)) == ("inputs", arguments)
     assert world.pool.assigned == []
     [second] = calls(world.page(first, [["a", "x", b"1"], ["b", "x", b"2"]], 17))
-    assert asked(second)["cursor"] == 17
+    assert arguments_of(second)["cursor"] == 17
     assert world.page(second, [["c", "x", b"3"]]) == []
     assert world.spool.files == {"j1.0": [["a", "x", b"1"], ["b", "x", b"2"], ["c", "x", b"3"]]}
     assert [chunk for _, chunk, *_ in world.pool.assigned] == [1]
@@ -132,7 +133,7 @@ def test_one_job_is_fetched_for_at_a_time(world):
     [first] = calls(world.paged(1))
     assert calls(world.paged(2)) == []
     [second] = calls(world.page(first, [["a", "x", b"1"]]))
-    assert asked(second)["id"] == "j2.0"
+    assert arguments_of(second)["id"] == "j2.0"
 
 
 def test_a_full_spool_waits_until_a_job_has_ended(world, monkeypatch):
@@ -146,14 +147,14 @@ def test_a_full_spool_waits_until_a_job_has_ended(world, monkeypatch):
     world.out()
     world.ack_all()
     [second] = calls(world.tick())
-    assert asked(second)["id"] == "j2.0"
+    assert arguments_of(second)["id"] == "j2.0"
 
 
 def test_a_page_that_does_not_come_is_asked_for_again(world):
     [first] = calls(world.paged(1))
     assert calls(world.tick(4.9)) == []
     [again] = calls(world.tick(0.2))
-    assert asked(again) == asked(first)
+    assert arguments_of(again) == arguments_of(first)
     assert calls(world.page(first, [["late", "x", b"1"]])) == []
     world.page(again, [["a", "x", b"1"]])
     assert world.spool.files == {"j1.0": [["a", "x", b"1"]]}
@@ -164,7 +165,7 @@ def test_a_broker_that_is_back_is_asked_at_once_for_the_same_page(world):
     world.page(first, [["a", "x", b"1"]], 17)
     assert calls(world.connect(epoch=2)) == []
     [again] = calls(world.tick())
-    assert asked(again)["cursor"] == 17
+    assert arguments_of(again)["cursor"] == 17
 
 
 @pytest.mark.parametrize("code", ["rate-limited", "store-full"])
@@ -188,16 +189,16 @@ def test_what_cannot_be_had_fails_the_job(world, how):
     """It can be retried: what it takes is kept while it is. Others of its chunk go back."""
     [call] = calls(world.paged(1, count=2))
     if how == "inputs-gone":
-        said = world.refuse(call, how)
+        messages = world.refuse(call, how)
     elif how == "full disk":
         world.spool.full = True
-        said = world.page(call, [["a", "x", b"1"]])
+        messages = world.page(call, [["a", "x", b"1"]])
     else:
-        said = world.receive(commands.Reply("r", pack([1, 2]), call.id))
-    [reply] = replies(said)
+        messages = world.receive(commands.Reply("r", pack([1, 2]), call.id))
+    [reply] = replies(messages)
     assert kinds(reply) == [(0, OutcomeKind.FAILED), (1, OutcomeKind.HANDED_BACK)]
-    told = decode_error(rows_of(reply)[0].result)
-    assert told.type == "eventmq.errors.ResultUnavailable"
+    failure = decode_error(rows_of(reply)[0].result)
+    assert failure.type == "eventmq.errors.ResultUnavailable"
     assert world.pool.assigned == []
 
 
@@ -246,24 +247,24 @@ COLLECT = "task:collect,content-type:msgpack,graph:inp"
 
 def test_values_stand_where_the_ids_were():
     rows = [["b", "msgpack", msgpack.packb(2)], ["a", "msgpack", msgpack.packb([1])]]
-    found = row(body(["a", ["b", []]], 7), COLLECT, executor_with(rows))
-    assert msgpack.unpackb(found.result) == [[[1], [2, []]], 7]
+    outcome = row(body(["a", ["b", []]], 7), COLLECT, executor_with(rows))
+    assert msgpack.unpackb(outcome.result) == [[[1], [2, []]], 7]
 
 
 def test_a_single_result_is_not_a_list():
-    found = row(body("a"), COLLECT, executor_with([["a", "msgpack", msgpack.packb(5)]]))
-    assert msgpack.unpackb(found.result) == [5]
+    outcome = row(body("a"), COLLECT, executor_with([["a", "msgpack", msgpack.packb(5)]]))
+    assert msgpack.unpackb(outcome.result) == [5]
 
 
 @pytest.mark.parametrize("rows", [[], [["a", "msgpack"]], [5], [["a", "msgpack", b"\xc1"]]])
 def test_what_is_missing_or_malformed_fails_the_job(rows):
-    told = error(body(["a"]), headers=COLLECT, executor=executor_with(rows))
-    assert told.type.startswith("eventmq.errors.")
+    failure = error(body(["a"]), headers=COLLECT, executor=executor_with(rows))
+    assert failure.type.startswith("eventmq.errors.")
 
 
 def test_a_worker_that_fetches_nothing_says_so():
-    told = error(body(["a"]), headers=COLLECT)
-    assert (told.type, told.message) == (
+    failure = error(body(["a"]), headers=COLLECT)
+    assert (failure.type, failure.message) == (
         "eventmq.errors.ResultUnavailable",
         "this worker has fetched no inputs of job j",
     )
@@ -330,8 +331,8 @@ def test_only_a_worker_with_a_spool_names_the_extension(world):
     made = world()
     made.manager.connected(made.now)
     (inform,) = made.out()
-    said = Features.parse(inform.features).extensions
-    assert ("inputs" in said) == (world is PagingWorld)
+    messages = Features.parse(inform.features).extensions
+    assert ("inputs" in messages) == (world is PagingWorld)
 
 
 # Suspects
@@ -347,7 +348,7 @@ def suspect(world, number=1, headers="task:t"):
 def test_a_suspect_starts_once_the_broker_knows_that_it_is_here(world):
     """If the worker then dies, the broker can tell that the job was there."""
     [call] = calls(suspect(world))
-    assert (call.name, asked(call)) == ("begin", {"id": "j1", "delivery": 2})
+    assert (call.name, arguments_of(call)) == ("begin", {"id": "j1", "delivery": 2})
     assert world.pool.assigned == []
     call = [call, *calls(world.tick(3.1))][-1]  # it may have been asked again
     assert call.name == "begin"
@@ -359,7 +360,7 @@ def test_a_suspect_starts_once_the_broker_knows_that_it_is_here(world):
 def test_many_suspects_wait_for_no_answer_about_another(world):
     """A worker that is far from its broker starts them one round trip after they came."""
     asking = [calls(suspect(world, number)) for number in range(1, 9)]
-    assert [asked(call)["id"] for [call] in asking] == [f"j{n}" for n in range(1, 9)]
+    assert [arguments_of(call)["id"] for [call] in asking] == [f"j{n}" for n in range(1, 9)]
     for [call] in reversed(asking):
         world.receive(commands.Reply("r", pack(None), call.id))
     assert [chunk for _, chunk, *_ in world.pool.assigned] == [8, 7, 6, 5, 4, 3, 2, 1]
@@ -380,7 +381,7 @@ def test_suspects_are_asked_for_again_on_a_new_connection_and_handed_back_at_the
     assert world.manager.seconds_to_tick(world.now) > 0.0, "and nothing to do"
     again = calls(world.welcome())
     again += calls(world.tick())
-    assert [asked(call)["id"] for call in again] == ["j1", "j2"]
+    assert [arguments_of(call)["id"] for call in again] == ["j1", "j2"]
     assert {call.id for call in again}.isdisjoint({first.id, second.id})
     world.manager.terminate(world.now)
     back = [kinds(reply) for reply in replies(world.out())]
@@ -398,7 +399,7 @@ def test_a_suspect_asks_later_where_the_broker_cannot_answer_now(world, code):
     [first] = calls(suspect(world))
     assert replies(world.refuse(first, code)) == []
     [again] = [c for c in calls(world.tick(RESEND_AFTER + 0.1)) if c.name == "begin"]
-    assert asked(again) == asked(first)
+    assert arguments_of(again) == arguments_of(first)
 
 
 def test_pages_are_not_waited_for_in_a_loop_while_there_is_no_broker(world):
@@ -427,6 +428,6 @@ def test_a_suspect_that_may_not_begin_goes_back(world, code):
 def test_a_suspect_asks_again_where_its_question_was_lost(world):
     [first] = calls(suspect(world))
     [again] = calls(world.tick(RESEND_AFTER + 0.1))
-    assert (again.name, asked(again)) == (first.name, asked(first))
+    assert (again.name, arguments_of(again)) == (first.name, arguments_of(first))
     world.receive(commands.Reply("r", pack(None), again.id))
     assert [chunk for _, chunk, *_ in world.pool.assigned] == [1]

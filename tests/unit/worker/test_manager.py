@@ -85,8 +85,8 @@ def test_a_clock_of_the_broker_that_was_put_back_is_followed(world):
     expires(world, 1, 5000.0, 5300.0, 5000.0)
     for number in (2, 3):
         world.now += 601.0
-        found = expires(world, number, 1400.0 + world.now, 9000.0, 4900.0 + world.now)
-    assert found == 9000.0 + 3500.0
+        expiry = expires(world, number, 1400.0 + world.now, 9000.0, 4900.0 + world.now)
+    assert expiry == 9000.0 + 3500.0
 
 
 @pytest.mark.parametrize("text", ["", "x", "-5", "1.2.3", "nan", "inf", "\u00b2"])
@@ -283,9 +283,10 @@ def test_a_log_that_does_not_fit_in_beside_its_result_is_left_out():
     world.manager.pool_events([event], world.now)
     sent = replies(world.out())
     assert all(len(reply.result) <= 2000 for reply in sent)
-    found = [read_outcomes(reply.result) for reply in sent]
-    assert [0, 1, 2, 3] == [row[0] for rows, _ in found for row in rows]
-    assert {0: 600, 2: 10, 3: 1500} == {n: len(log) for _, logs in found for n, log in logs.items()}
+    outcomes = [read_outcomes(reply.result) for reply in sent]
+    assert [0, 1, 2, 3] == [row[0] for rows, _ in outcomes for row in rows]
+    lengths = {n: len(log) for _, logs in outcomes for n, log in logs.items()}
+    assert {0: 600, 2: 10, 3: 1500} == lengths
 
 
 def test_a_broker_that_keeps_no_logs_gets_none():

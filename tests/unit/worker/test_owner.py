@@ -36,9 +36,9 @@ def chunk(world, number, epoch):
     return number in [assigned for _, assigned, _ in world.pool.assigned]
 
 
-def heartbeat(world, said):
+def heartbeat(world, report):
     """Let a HEARTBEAT of the broker arrive; return what is sent."""
-    return world.receive(commands.Heartbeat("h", "1", f"waiting:0,{said.format()}"))
+    return world.receive(commands.Heartbeat("h", "1", f"waiting:0,{report.format()}"))
 
 
 def names(messages):
@@ -195,8 +195,8 @@ def test_a_listener_informs_as_a_client_and_asks_again_at_intervals(listener):
     assert (features.name, features.session, "owner" in features.extensions) == ("w", "", True)
     assert out(listener, 100.5) == []
     assert names(out(listener, 101.0)) == ["Inform"]  # there was no ACK
-    said = Features(epoch=5, store="s1", owner=WATCHER).format().encode()
-    assert listener.receive(commands.Ack("a", inform.id, said).frames(), 101.0)
+    report = Features(epoch=5, store="s1", owner=WATCHER).format().encode()
+    assert listener.receive(commands.Ack("a", inform.id, report).frames(), 101.0)
     assert listener.next_tick() == 104.0
     assert out(listener, 103.9) == []
     assert names(out(listener, 104.0)) == ["Inform"]
@@ -215,8 +215,8 @@ def test_a_listener_hears_of_another_owner(listener):
 
 
 def test_the_owner_of_another_store_is_not_the_owner(listener):
-    said = OwnerInfo(9, ACTIVE, "tcp://c:1", "", "s2")
-    assert listener.receive(commands.Heartbeat("h", "1", said.format()).frames(), 100.0)
+    report = OwnerInfo(9, ACTIVE, "tcp://c:1", "", "s2")
+    assert listener.receive(commands.Heartbeat("h", "1", report.format()).frames(), 100.0)
     assert not listener.owned
 
 

@@ -35,9 +35,9 @@ class SharedNotingPool(NotingPool):
         self.line += [(chunk, position) for position in range(count)]
 
     def take_back(self, slot):
-        taken = len(self.line)
+        count = len(self.line)
         self.line.clear()
-        return taken
+        return count
 
     def running(self, slot):
         return self.runs.get(slot)
@@ -70,10 +70,10 @@ class SharedWorld(Limited):
             by_chunk.setdefault(chunk, []).append(row)
         events = []
         for chunk, rows in by_chunk.items():
-            count, places = len(rows), tuple(row.position for row in rows)
+            count, positions = len(rows), tuple(row.position for row in rows)
             events.append(
                 JobsEnded(
-                    0, chunk, count, run_time * count, encode_outcomes(rows), positions=places
+                    0, chunk, count, run_time * count, encode_outcomes(rows), positions=positions
                 )
             )
         self.manager.pool_events(events, self.now)
@@ -263,11 +263,11 @@ def test_each_job_is_answered_once_whatever_happens(seed):
     dice = random.Random(seed)
     world = SharedWorld(slots=4)
     world.connect()
-    given = {}
+    counts = {}
     for number in range(1, 30):
         count = dice.randint(1, 5)
         world.chunk(number, count)
-        given[number] = count
+        counts[number] = count
         for _ in range(3):
             step(world, dice, number)
     while world.pool.line or world.pool.runs:
@@ -279,8 +279,8 @@ def test_each_job_is_answered_once_whatever_happens(seed):
         for reply in {reply.id: reply for reply in replies(world.sent)}.values()
         for row in rows_of(reply)
     ]
-    wanted = [(number, place) for number, count in given.items() for place in range(count)]
-    assert sorted(answers) == wanted
+    expected = [(number, position) for number, count in counts.items() for position in range(count)]
+    assert sorted(answers) == expected
     world.ack_all()
     assert world.manager.idle
 

@@ -109,10 +109,10 @@ def test_the_jobs_beside_it_go_back_before_the_kill(world):
 
 def test_the_next_attempt_is_decided_by_whoever_judges():
     again = OutcomeRow(0, int(OutcomeKind.RETRY), 5.0, 1.0, "error", b"e", 7.0)
-    asked = []
+    timeouts = []
 
     def timeout_policy(queue, text, position, entry, run_time):
-        asked.append((queue, text, position, entry.id, round(run_time, 3)))
+        timeouts.append((queue, text, position, entry.id, round(run_time, 3)))
         return again
 
     world = Limited(slots=1, timeout_policy=timeout_policy)
@@ -122,7 +122,7 @@ def test_the_next_attempt_is_decided_by_whoever_judges():
     world.tick(1.1)
     world.manager.pool_events([SlotDied(0, 1, 0, "killed")], world.now)
     assert rows_of(replies(world.out())[0]) == [again]
-    assert asked == [("default", "task:t", 0, "j1.0", 1.106)]
+    assert timeouts == [("default", "task:t", 0, "j1.0", 1.106)]
 
 
 def test_a_job_that_ends_before_the_kill_arrives_keeps_its_outcome(world):
@@ -192,7 +192,7 @@ def test_a_slot_that_is_being_killed_is_killed_once_and_gets_the_next_job_later(
 
 
 @pytest.mark.parametrize(
-    ("rss", "peak", "told"),
+    ("rss", "peak", "memory"),
     [
         (64, 80, "; it last had 64 MiB of memory, 80 MiB at most"),
         (64, 64, "; it last had 64 MiB of memory"),
@@ -200,13 +200,13 @@ def test_a_slot_that_is_being_killed_is_killed_once_and_gets_the_next_job_later(
         (0, 0, ""),
     ],
 )
-def test_the_memory_and_the_signal_of_a_dead_process_are_told(world, rss, peak, told):
+def test_the_memory_and_the_signal_of_a_dead_process_are_told(world, rss, peak, memory):
     world.chunk(1, 1)
     world.run(0, 1, 0)
     death = SlotDied(0, 1, 0, "the process was killed by SIGSEGV", 11, rss * 2**20, peak * 2**20)
     world.manager.pool_events([death], world.now)
     error = decode_error(rows_of(replies(world.out())[0])[0].result)
-    assert error.message == f"the process was killed by SIGSEGV{told}"
+    assert error.message == f"the process was killed by SIGSEGV{memory}"
 
 
 # Cancellation
