@@ -1,4 +1,4 @@
-"""Beats as processes: each fire time of a short interval fires once, whoever is killed."""
+"""Beats as processes: each fire time of a short interval fires exactly once, despite any kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from eventmq.schedule import Schedule
 
-#: Seconds between two fire times: short, so that many are due while nobody fires.
+#: Seconds between two fire times: short, so that many are due while no beat runs.
 INTERVAL = 0.25
 
 APP = f"""
@@ -126,7 +126,7 @@ def test_a_beat_takes_over_within_two_seconds(system: System) -> None:
 
 
 def test_each_fire_time_fires_once_while_the_broker_is_killed(system: System) -> None:
-    """It is away for a while; what was due then comes later, once."""
+    """The broker is unavailable for a while; fire times due meanwhile fire later, once."""
     broker = system.broker()
     worker_and_beats(system)
     until(lambda: len(fire_times(system)) >= 2, "the first fire times")
@@ -139,7 +139,7 @@ def test_each_fire_time_fires_once_while_the_broker_is_killed(system: System) ->
 
 
 def test_a_paused_beat_does_no_harm(system: System) -> None:
-    """It goes on as if it had the lease; the broker refuses what was fired meanwhile."""
+    """It continues as if it had the lease; the broker refuses jobs that were fired meanwhile."""
     system.broker()
     beats = worker_and_beats(system)
     until(lambda: len(fire_times(system)) >= 1, "the first fire time")
@@ -187,7 +187,7 @@ def legacy_schedules(system: System) -> list[Schedule]:
 
 
 def test_a_schedule_of_a_legacy_client_is_fired_for_a_legacy_worker(system: System) -> None:
-    """Broker and beat are ours; client and worker know only the published document."""
+    """Broker and beat are EventMQ; client and worker know only the published document."""
     broker = system.broker()
     beat(system)
     context = zmq.Context()

@@ -37,7 +37,7 @@ def task(app: EventMQ, name: str) -> Any:
 
 
 class Calling(threading.Thread):
-    """A call in a thread of its own; ``value`` is what it returned or raised."""
+    """A call in a thread of its own; ``value`` is its result or its exception."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -67,7 +67,7 @@ def test_it_returns_the_result_and_sends_one_message(system: System) -> None:
     before = app.ask("status")["counters"]["messages"]
     assert [work.call(number) for number in range(20)] == list(range(20))
     counters = app.ask("status")["counters"]
-    # What the worker says, and heartbeats, are messages as well: 20 jobs are 20 chunks.
+    # READY and heartbeats of the worker are messages as well: 20 jobs are 20 chunks.
     assert counters["messages"] - before <= 2 * 20 + 10
     assert slow.call(1, 1.5) == 1
     assert slow.options(priority=9).call(2, 0.1, timeout=DEADLINE) == 2

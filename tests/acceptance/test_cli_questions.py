@@ -1,4 +1,4 @@
-"""What a user asks a running system: exit codes, and what stands on stdout."""
+"""Commands that inspect a running system: their exit codes and their output."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """The same with a broker and a worker, for tests that only look."""
+    """The same with a broker and a worker, for tests that change nothing."""
     folder = tmp_path_factory.mktemp("running")
     (folder / "shop.py").write_text(SHOP)
     shell = Shell(folder)
@@ -206,7 +206,7 @@ def test_a_status_begins_with_how_the_broker_is(running: Shell) -> None:
 
 
 def test_a_broker_without_space_is_alive_and_not_ready(shell: Shell) -> None:
-    """It answers and refuses every new job: the probe fails, and the status says why."""
+    """It answers but refuses every new job: the probe fails, and the status has the reason."""
     shell.environ["EVENTMQ_DISK_RESERVE"] = str(1 << 60)
     shell.environ["EVENTMQ_BROKER"] = shell.start("broker", "--bind", FREE).ready()["main"]
     assert "" == shell.output("status", "--check", "live")

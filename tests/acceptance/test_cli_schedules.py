@@ -55,7 +55,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 @pytest.fixture(scope="module")
 def app(running: Shell) -> Iterator[EventMQ]:
-    """A client that looks into the same store."""
+    """A client that reads the same store."""
     with EventMQ("look", broker=running.environ["EVENTMQ_BROKER"]) as app:
         yield app
 

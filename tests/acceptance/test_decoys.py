@@ -30,7 +30,7 @@ STANDARD = (
     "tempfile", "threading", "tomllib", "traceback", "typing", "uuid",
 )  # fmt: skip
 
-#: Says that it ran, in a file beside it.
+#: A module that records in a file beside it that it was imported.
 DECOY = """
 import os
 with open(os.path.join({folder!r}, "ran"), "a") as ran:
@@ -127,7 +127,7 @@ def leave_libraries(folder: Path) -> None:
 def test_an_app_of_the_directory_is_found_with_the_libraries_of_the_package(
     folder: Path, program: str
 ) -> None:
-    """Also what it imports of its directory; the names of libraries are taken."""
+    """The program also imports its own modules from the folder; names of libraries are decoys."""
     leave_libraries(folder)
     (folder / "helper.py").write_text(HELPER)
     (folder / "shop.py").write_text(SHOP)
@@ -161,7 +161,7 @@ def named(lines: str) -> list[Requirement]:
 
 
 def installed(requirements: list[Requirement]) -> set[str]:
-    """Return the normal names of distributions that are wanted, and of those that they want."""
+    """Return the normalized names of distributions and of their requirements."""
     names, done = set(), set()
     while requirements:
         requirement = requirements.pop()
@@ -179,7 +179,7 @@ def installed(requirements: list[Requirement]) -> set[str]:
 
 
 def modules_of(distributions: set[str]) -> set[str]:
-    """Return what can be imported of distributions, but for what is private or made by mypyc."""
+    """Return the importable modules of distributions, except private ones and those of mypyc."""
     return {
         module
         for module, owners in metadata.packages_distributions().items()
@@ -189,7 +189,7 @@ def modules_of(distributions: set[str]) -> set[str]:
 
 
 def test_all_libraries_of_the_package_are_protected() -> None:
-    """Also what they import themselves, with the extras for users and what a Spark Connect adds."""
+    """This includes the requirements of libraries, the extras for users, and Spark Connect."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     requirements = [*named(config["options"]["install_requires"]), Requirement("pyspark[connect]")]

@@ -28,7 +28,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def left(shell: Shell) -> list[str]:
-    """Return the names of what was left in the folder for temporary files."""
+    """Return the names of the entries left in the folder for temporary files."""
     return [path.name for path in (shell.folder / "tmp").iterdir()]
 
 

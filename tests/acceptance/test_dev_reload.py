@@ -102,7 +102,7 @@ def test_what_runs_ends_first_with_the_code_that_it_began_with(shell: Shell, dev
 
 
 def test_code_that_cannot_be_imported_waits_for_better_code(shell: Shell, dev: Program) -> None:
-    """The broker goes on, and so do jobs that were submitted meanwhile."""
+    """The broker continues, and so do jobs that were submitted meanwhile."""
     address = dev.ready()["main"]
     (shell.folder / "prices.py").write_text("PRICE = \n")
     assert "SyntaxError" in saying(dev, "starts again when a file changes")

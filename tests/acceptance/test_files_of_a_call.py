@@ -1,4 +1,4 @@
-"""The program that says which files a call runs through says it for all four processes."""
+"""The program that lists the files of a call does so for all four processes."""
 
 from __future__ import annotations
 

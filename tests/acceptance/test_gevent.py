@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("gevent")
 
-#: What every script begins with. `Beat` records the longest time in which no greenlet could run.
+#: Beginning of every script. `Beat` records the longest time in which no greenlet could run.
 HEAD = """
 from gevent import monkey
 monkey.patch_all()
@@ -88,7 +88,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 
 def run(system: System, script: str, *, head: str = HEAD) -> dict[str, Any]:
-    """Run a script in a process of its own; return what it said."""
+    """Run a script in a process of its own; return its JSON output."""
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", head + dedent(script), system.address],
         check=False,
@@ -145,7 +145,7 @@ def test_many_greenlets_submit_and_wait_at_once(system: System) -> None:
 
 
 def test_streams_topics_and_limits_of_time(system: System) -> None:
-    """What waits for several answers, or for none in time, holds nobody up either."""
+    """Waiting for several answers, or for one that does not arrive in time, blocks no greenlet."""
     answer = run(
         system,
         """
@@ -169,7 +169,7 @@ def test_streams_topics_and_limits_of_time(system: System) -> None:
 
 
 def test_without_a_broker_the_error_comes_in_time(system: System) -> None:
-    """The caller gets it, and the others go on meanwhile."""
+    """The caller gets the error, and the other greenlets run meanwhile."""
     answer = run(
         system,
         """

@@ -1,4 +1,4 @@
-"""SIGHUP: workers and schedulers start anew with new code, servers read their keys again."""
+"""SIGHUP: workers and schedulers restart with new code, servers reload their keys."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_worker_goes_on_with_the_old_code_where_the_new_cannot_be_loaded(syste
     worker = system.worker()
     deploy(system, "VERSION = 1", "VERSION = 1 / 0")
     hang_up(worker)
-    until(lambda: "the worker continues with the old code" in log(system), "it says so")
+    until(lambda: "the worker continues with the old code" in log(system), "the log line")
     assert "ZeroDivisionError: division by zero (survivor.py, line" in log(system)
     assert 1 == send(system, "version").get(timeout=DEADLINE)
     deploy(system, "VERSION = 1 / 0", "VERSION = 2")
@@ -165,7 +165,7 @@ def test_a_scheduler_goes_on_with_the_schedules_of_new_code(system: System) -> N
 def test_a_broker_reads_its_keys_again_and_goes_on(system: System) -> None:
     broker = system.broker()
     hang_up(broker)
-    until(lambda: "no keys are in use" in log(system, "broker"), "it says so")
+    until(lambda: "no keys are in use" in log(system, "broker"), "the log line")
     system.worker()
     assert 1 == send(system, "version").get(timeout=DEADLINE)
     assert broker.poll() is None
@@ -182,7 +182,7 @@ def test_a_broker_with_keys_logs_how_many_it_has_read(system: System) -> None:
 
 
 def test_dev_passes_it_on_to_all_that_it_runs(system: System) -> None:
-    """The worker goes on with the new code; what cannot be loaded ends nothing."""
+    """The worker continues with the new code; code that cannot be loaded ends no process."""
     bind = ("--bind", "tcp://127.0.0.1:0")
     dev, line = system.start("dev", "-A", "survivor", *bind, "--data-dir", "data")
     system.address = next(w for w in line.split() if "tcp://" in w).partition("=")[2]
@@ -223,7 +223,7 @@ class OnTerminal(Process):
 
 @pytest.mark.parametrize("command", ["broker", "worker", "beat", "dev"])
 def test_a_process_whose_terminal_was_closed_ends(system: System, command: str) -> None:
-    """It restarts at a SIGHUP that was sent, not at the one that says that nobody is there."""
+    """It restarts at a SIGHUP sent by a process, not at the one of a closed terminal."""
     system.broker()
     arguments = {
         "broker": ["--bind", "tcp://127.0.0.1:0", "--data-dir", "other"],

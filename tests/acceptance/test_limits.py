@@ -100,7 +100,7 @@ def test_a_worker_with_too_many_lost_threads_restarts_and_goes_on(system: System
 
 
 def test_the_third_death_names_the_signal_and_the_memory(system: System) -> None:
-    """What the failed job says is what its author needs."""
+    """The error of the failed job has what its author needs to know."""
     system.broker()
     system.worker()
     app = system.app()
@@ -144,7 +144,7 @@ def test_a_running_job_is_cancelled_and_its_slot_is_free(
 def test_a_cancelled_job_that_does_not_end_is_stopped_after_the_grace(
     system: System, pool: str
 ) -> None:
-    """A process is killed, a thread given up; the slot goes on."""
+    """A process is killed, a thread abandoned; the slot continues."""
     system.broker()
     system.worker("--pool", pool, "-c", "1", "--cancel-grace", "0.2", "--max-abandoned", "9")
     app = system.app()

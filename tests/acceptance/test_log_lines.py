@@ -65,7 +65,7 @@ class System(Shell):
             program.ready()
 
     def end(self) -> None:
-        """End both, so that all is said."""
+        """End both, so that all lines are written."""
         for program in reversed(self.both):
             assert program.stop() == 0
 
@@ -129,11 +129,11 @@ def test_each_decision_about_a_job_is_one_line_with_its_fields(system: System) -
     assert system.lines(fine.id) == []
     assert system.lines(failed.id) == tried_again
     assert system.lines(timed_out.id) == tried_again, (
-        "what was stopped at its timeout is not said twice"
+        "a job stopped at its timeout is not logged twice"
     )
     assert system.lines(died.id) == [("broker", "error", 1), *[("worker", "error", 1)] * 3]
     assert system.lines(again.id) == [("broker", "info", 1), ("worker", "error", 1)]
     assert system.lines(expired.id) == [("broker", "info", 1)]
     assert system.lines(slow.id) == [("broker", "info", 1), ("worker", "info", 1)]
     others = [line["message"] for line in json_lines(system.both[1]) if "job_id" not in line]
-    assert [text for text in others if "slot" in text] == [], "each death is told with its job"
+    assert [text for text in others if "slot" in text] == [], "each death is logged with its job"

@@ -69,7 +69,7 @@ class System(Shell):
         self.start("worker", *options).ready()
 
     def crash(self) -> None:
-        """Kill the broker as nobody can prepare for, and start it again."""
+        """Kill the broker with SIGKILL, and start it again."""
         self.broker.stop(signal.SIGKILL)
         self.broker = self.start("broker", "--bind", self.bind)
         self.broker.ready()
@@ -107,7 +107,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def test_cancel_retry_and_purge_survive_a_broker_that_is_killed(system: System) -> None:
-    """kill -9 in the middle: what was done stays done, what was begun goes on, nothing is lost."""
+    """kill -9 in the middle: finished jobs stay finished, started ones continue, none is lost."""
     system.worker()
     jobs = [system.app.send("shop.order", (n,), queue="orders") for n in range(20)]
     until(lambda: system.queue("orders")["failed"] == 20, "all orders have failed")
@@ -254,7 +254,7 @@ def test_what_is_not_clear_is_exit_code_2(idle: System, arguments: list[str]) ->
 
 
 def test_the_broker_knows_who_typed_a_command(idle: System) -> None:
-    """As user@host, unless EVENTMQ_ACTOR says another name."""
+    """As user@host, unless EVENTMQ_ACTOR sets another name."""
     idle.app.send("shop.order", (1,), queue="orders")
     idle.output("pause", "orders")
     idle.environ["EVENTMQ_ACTOR"] = "on call: anna"

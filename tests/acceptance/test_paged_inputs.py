@@ -1,4 +1,4 @@
-"""What a callback takes is more than a message may have, and somebody is killed in the middle."""
+"""Inputs of a callback that exceed a message, with processes killed in the middle."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def test_inputs_are_exact_whoever_is_killed_while_they_are_fetched(system: Syste
     counted = {name: n for name, n in system.executed().items() if name.startswith("measure")}
     assert counted == {"measure broker": 1, "measure worker": 1}
     files = lambda: list(system.folder.glob("eventmq-inputs-*/[0-9a-f]*"))  # noqa: E731
-    until(lambda: not files(), "what was fetched is removed")
+    until(lambda: not files(), "fetched inputs are removed")
     assert len(list(system.folder.glob("eventmq-inputs-*"))) == 1

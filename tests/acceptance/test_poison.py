@@ -1,4 +1,4 @@
-"""Jobs that kill in ways that hide who did it: each fails, and the others are done."""
+"""Jobs that kill processes and hide the cause: each of them fails, and the others succeed."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def outlives(system: System, poison: str, *arguments: str) -> tuple[int, int]:
         }  # fmt: skip
         until(lambda: app.ask("queues")[0]["running"] == 0, "everything is answered")
         late = task(app, "work").delay(7)
-        assert late.get(timeout=DEADLINE) == 7, "the worker goes on"
+        assert late.get(timeout=DEADLINE) == 7, "the worker continues"
     return system.times_started("9000"), supervisor.restarts
 
 
@@ -177,7 +177,7 @@ def test_a_job_that_ends_the_process_of_all_fails_after_the_third_worker(
 
 
 def test_a_poison_fails_although_its_broker_is_killed_meanwhile(system: System) -> None:
-    """What was counted is stored; only a death while there was no broker is not known."""
+    """The count of deaths is stored; only a death while no broker ran is not known."""
     broker = system.broker()
     app = system.app()
     job = task(app, "kills_its_manager").delay(9000)

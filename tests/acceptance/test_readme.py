@@ -1,4 +1,4 @@
-"""Does what README and quickstart say, word for word, but for ports and programs' places."""
+"""Runs README and quickstart word for word, except for ports and paths of programs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def type_in(shell: Shell, command: str) -> Program:
-    """Start what a line with ``$`` says."""
+    """Start the command of a line with ``$``."""
     program, *arguments = shlex.split(command.removeprefix("$ "))
     return shell.launch(*PROGRAMS[program], *arguments)
 

@@ -1,4 +1,4 @@
-"""What the broker keeps of a job's life is there again after it was killed."""
+"""The stored parts of a job's life are restored after the broker was killed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def crash(system: System, broker: Any) -> Any:
 
 
 def test_a_retry_that_waits_survives_with_its_history(system: System) -> None:
-    """Killed after the first failure was acknowledged; the next attempts go on counting."""
+    """Killed after the first failure was acknowledged; later attempts continue the count."""
     broker = system.broker()
     system.worker()
     _, tasks = client(system)

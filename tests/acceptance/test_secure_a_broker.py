@@ -22,14 +22,14 @@ BLOCK = re.compile(
 
 
 class Hosts:
-    """A folder per host, and what is typed there."""
+    """A folder per host, and the commands typed there."""
 
     def __init__(self, folder: Path) -> None:
         self.address = f"tcp://127.0.0.1:{free_port()}"
         self.shells = {name: Shell(folder / name) for name in ("broker", "worker", "web")}
         for shell in self.shells.values():
             shell.folder.mkdir()
-        # On the broker's host it is where commands look for it by themselves, but for the port.
+        # On the broker's host it is in the default folder of the commands, except for the port.
         self.shells["broker"].environ["EVENTMQ_BROKER"] = self.address
 
     def here(self, text: str) -> str:
@@ -55,7 +55,7 @@ class Hosts:
         shutil.copy(path(source), path(target))
 
     def type_in(self, host: str, command: str) -> str:
-        """Type a command; return what it prints, where it ends by itself."""
+        """Type a command; return its output if it ends by itself."""
         shell, words = self.shells[host], shlex.split(self.here(command))
         if words[0] == "scp":
             self.copy(host, *words[1:])
@@ -101,7 +101,7 @@ def test_every_step_of_the_page_works_and_prints_the_text_of_the_page(hosts: Hos
 
 
 def _check_the_end(hosts: Hosts) -> None:
-    """The last step was to revoke the client: it is told so."""
+    """The last step was to revoke the client, which gets an error."""
     shell = hosts.shells["web"]
     code, message = shell.error("call", "-A", "shop", "shop.greet", '"Ada"', "--wait")
     assert 3 == code

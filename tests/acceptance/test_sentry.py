@@ -1,4 +1,4 @@
-"""The ordinary SDK of Sentry reports failed jobs as its page says; Sentry is a port on loopback."""
+"""The ordinary SDK of Sentry reports failed jobs as documented; Sentry is a server on loopback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Beside what is on the page.
+#: In addition to the code of the page.
 MORE = """
 import logging
 import time
@@ -145,7 +145,7 @@ def start(system: System, *arguments: str) -> Any:
 
 
 def end(worker: Any) -> None:
-    """End a worker, which sends what it has."""
+    """End a worker, which then sends its events."""
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(DEADLINE) == 0
 

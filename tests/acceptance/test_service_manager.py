@@ -1,4 +1,4 @@
-"""Broker, worker, scheduler and gateway under a service manager: what they tell it, and when."""
+"""Broker, worker, scheduler and gateway under a service manager: their notifications and times."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def manager(tmp_path: Path) -> Iterator[ServiceManager]:
 
 
 def start(shell: Shell, manager: ServiceManager, name: str) -> Program:
-    """Start a broker, and beside it what the service manager watches if that is another one."""
+    """Start a broker, and a second process if the service manager watches another one."""
     broker = shell.start("broker", "--bind", "tcp://127.0.0.1:0") if name != "broker" else None
     if broker is not None:
         shell.environ["EVENTMQ_BROKER"] = broker.ready()["main"]
@@ -89,7 +89,7 @@ def test_a_service_tells_its_manager_how_it_is(
 def test_a_worker_whose_new_code_is_broken_is_ready_with_the_old_one(
     shell: Shell, manager: ServiceManager
 ) -> None:
-    """Its status says why."""
+    """Its status has the reason."""
     program = start(shell, manager, "worker")
     manager.until("READY", DEADLINE)
     (shell.folder / "shop.py").write_text("raise ImportError('half of it is missing')")
@@ -104,7 +104,7 @@ def test_a_frozen_broker_gives_no_sign_of_life(shell: Shell, manager: ServiceMan
     program = start(shell, manager, "broker")
     manager.until("WATCHDOG", DEADLINE)
     program.process.send_signal(signal.SIGSTOP)
-    while manager.notifications(5 * WATCHDOG):  # what was on its way
+    while manager.notifications(5 * WATCHDOG):  # datagrams that were in flight
         pass
     program.process.send_signal(signal.SIGCONT)
     manager.until("WATCHDOG", DEADLINE)

@@ -25,7 +25,7 @@ def system(tmp_path: Path) -> Iterator[System]:
 
 
 def run_all(system: System, numbers: range) -> dict[str, list[str]]:
-    """Run one job after the other, with keys in turn; return who ran which."""
+    """Run jobs one by one, with keys in turn; return the worker of each."""
     app = system.app()
     for number in numbers:
         headers = {"routing-key": f"tenant-{number % KEYS}"}

@@ -66,7 +66,7 @@ def rss(pid: int) -> float:
 def test_a_killed_worker_is_seen_by_the_reader_unless_the_task_is_replayable(
     system: System,
 ) -> None:
-    """kill -9 in the middle of two streams: one begins anew, the other goes on."""
+    """kill -9 in the middle of two streams: one restarts, the other continues."""
     first = system.worker()
     app = system.app()
     replayed = app.task(name="survivor.replayed", replayable=True)(stand_in)
@@ -106,7 +106,7 @@ def test_a_restart_of_the_broker_loses_no_part(system: System) -> None:
 
 
 def test_a_fast_task_and_a_slow_reader_fill_no_memory(system: System) -> None:
-    """400 MiB of parts, of which nobody takes more than a few."""
+    """400 MiB of parts, of which no reader takes more than a few."""
     app = system.app()
     broker = broker_of(system).pid
     job = app.send("survivor.large", (4000, 100_000))

@@ -1,4 +1,4 @@
-"""Real processes, killed at bad moments: nothing is lost, duplicates only where one was killed."""
+"""Real processes, killed at bad times: no job is lost; only jobs of killed processes run twice."""
 
 from __future__ import annotations
 
@@ -69,11 +69,13 @@ def test_nothing_is_lost_when_the_broker_is_killed_in_the_middle(system: System)
     assert results == list(range(0, JOBS, JOBS // 100))
     until(lambda: app.ask("queues")[0]["waiting"] == 0, "the queue is empty")
     duplicates = sum(n - 1 for n in system.executed().values())
-    assert duplicates == 0, "the workers lived: they answer what they hold, nothing runs twice"
+    assert duplicates == 0, (
+        "the workers lived: they answer the jobs that they hold, none runs twice"
+    )
 
 
 def running(app: EventMQ) -> set[str]:
-    """Return the ids of the jobs that the broker has given to workers and has no answer for."""
+    """Return the ids of the jobs that the broker has assigned to workers without an answer yet."""
     ids: set[str] = set()
     cursor = ""
     while True:
@@ -85,9 +87,9 @@ def running(app: EventMQ) -> set[str]:
 
 
 def test_the_jobs_of_a_killed_worker_run_elsewhere(system: System) -> None:
-    """kill -9 of a worker: what it held runs again, at most once more, and nothing else does.
+    """kill -9 of a worker: the jobs that it held run again, at most once more, and no others.
 
-    The worker stands still while the broker is asked what it holds: from then on it acknowledges
+    The worker is stopped while the broker lists its jobs: from then on it acknowledges
     nothing, so whatever it had executed without an answer is among these jobs.
     """
     system.broker()
@@ -207,7 +209,7 @@ def test_weights_hold_when_jobs_suddenly_take_longer(system: System) -> None:
 
 
 def test_sigterm_under_load_loses_nothing_and_runs_nothing_twice(system: System) -> None:
-    """SIGTERM: hand back what has not started, finish what runs, then KBAI."""
+    """SIGTERM: hand back jobs that have not started, finish running ones, then send KBAI."""
     system.broker()
     first = system.worker()
     app = system.app()

@@ -49,7 +49,7 @@ def test_titles_show_the_kind_of_a_process(system: System) -> None:
 
 
 def test_the_title_of_a_child_shows_the_task_that_it_runs(system: System) -> None:
-    """Jobs that are over at once are not shown: nobody could read that."""
+    """Very short jobs are not shown: no one could read their titles."""
     system.broker()
     system.worker("-c", "1")
     app = system.app()

@@ -52,7 +52,7 @@ class TestMc0(Made):
 
 
 class TestMajordomo(Made):
-    """Its broker is elsewhere; here, nowhere: what the suite asks for needs none."""
+    """Its broker is unreachable: the suite needs none."""
 
     name = "majordomo"
 

@@ -32,7 +32,7 @@ class TestSqlite(QueueStoreSuite):
 
 
 class TestMemory(QueueStoreSuite):
-    """What is read portion by portion has some of few rows."""
+    """Reads in portions have portions of few rows."""
 
     durable = False
 

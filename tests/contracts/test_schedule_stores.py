@@ -113,7 +113,7 @@ def test_a_second_host_is_refused_with_the_reason(tmp_path, clock):
 
 
 def test_a_lease_of_another_start_of_the_machine_is_void(tmp_path, clock):
-    """Also where boot time seems to go on, as where a machine was off for long."""
+    """Even if boot time seems to continue, as after a machine was off for long."""
     store = SqliteSchedules(tmp_path / "s", clock)
     assert store.lease("a", 1.0).held
     before = clock.boottime()

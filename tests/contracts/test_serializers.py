@@ -119,7 +119,7 @@ class TestDill(SerializerSuite):
             self.make().decode(data, replace(envelope, signature=signature))
 
     def test_nothing_is_decoded_before_the_signature_is_right(self):
-        """Decoding is what must not happen: it runs what the data names."""
+        """Decoding would run code that the data names."""
         touched = []
         library = SimpleNamespace(dumps=lambda value: b"data", loads=touched.append)
         serializer = dill_.Dill(library, self.clock, ["k" * 32], 60.0)

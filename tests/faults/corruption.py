@@ -118,7 +118,7 @@ class Store:
         return (LOST, str(dict(wrong))) if wrong else ("harmless", "")
 
     def _compare(self, script: Script) -> Counter[str]:
-        """Compare the jobs that ran, and their results, with what was submitted."""
+        """Compare the executed jobs and their results with the submitted ones."""
         wrong: Counter[str] = Counter(bodies=len(script.promises.altered))
         script.store.submit([FindJobs(self.confirmed)])
         [answer] = script.store.finished()
@@ -149,7 +149,7 @@ class Store:
 
 
 def is_cut(damage: str) -> bool:
-    """Return whether a damage cut the log, or looks like a last commit that was half written.
+    """Return whether a damage cut the log, or looks like a half-written last commit.
 
     So it does where the end of the commit before the last is damaged as well.
     """

@@ -1,4 +1,4 @@
-"""Network faults between real processes: what was confirmed, what ran, how soon it recovers."""
+"""Network faults between real processes: confirmed jobs, executed jobs, time of recovery."""
 
 from __future__ import annotations
 

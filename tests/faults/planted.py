@@ -234,7 +234,7 @@ def _outcomes_stay() -> Iterator[None]:
 
 
 def _leased_now(original: Any) -> Any:
-    """Let recovered leases begin at the restart."""
+    """Let recovered leases start at the restart."""
 
     def run(self: BrokerCore, recovered: Any) -> None:
         original(self, recovered)

@@ -50,7 +50,7 @@ class Proxy:
     # Faults
 
     def fault(self, mode: str) -> None:
-        """Begin a fault of `MODES`."""
+        """Start a fault of `MODES`."""
         self._call(self._break(mode))
 
     async def _break(self, mode: str) -> None:

@@ -66,5 +66,5 @@ class _File(apsw.VFSFile):
     def xLock(self, level: int) -> None:  # noqa: N802 - named by the library
         try:
             super().xLock(level)
-        except apsw.IOError as error:  # the last reader tries to write-lock what it cannot write
+        except apsw.IOError as error:  # the last reader needs a write lock, and cannot write
             raise apsw.BusyError("cannot be locked") from error

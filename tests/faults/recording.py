@@ -1,10 +1,10 @@
-"""Record what a broker of an earlier commit says to a client and a worker of this one.
+"""Records the messages of a broker of an earlier commit to a client and a worker of this one.
 
     python -m tests.faults.recording PYTHON FILE [--commit 203776b]
 
 ``PYTHON`` is the interpreter of an environment with the earlier commit. Client and worker reach its
 broker through this process, which writes each message but heartbeats down, as base64, with its
-direction. ``tests/unit/broker/test_recorded.py`` says the broker's part of it to them again.
+direction. ``tests/unit/broker/test_recorded.py`` replays the messages of the broker to them.
 """
 
 from __future__ import annotations

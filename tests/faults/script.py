@@ -51,7 +51,7 @@ class Stuck(AssertionError):
 
 @dataclass
 class Promises:
-    """Record of what the broker told its peers, with the number of commits before."""
+    """Record of the messages of the broker to its peers, with the number of commits before each."""
 
     #: Jobs that the client submitted, in order.
     intended: list[str] = field(default_factory=list)

@@ -85,7 +85,7 @@ class Shim(apsw.VFS):
 
     @property
     def unsynced(self) -> bool:
-        """Whether the log has writes after the begin of the last sync."""
+        """Whether the log has writes after the start of the last sync."""
         return self._writes.get("log", 0) > self._synced.get("log", 0)
 
     def xOpen(  # noqa: N802 - the name of the library
@@ -131,7 +131,7 @@ class Shim(apsw.VFS):
         self._writes[file] = self._writes.get(file, 0) + 1
 
     def write_count(self, file: str) -> int:
-        """Return how many writes a sync that begins now covers."""
+        """Return how many writes a sync that starts now covers."""
         return self._writes.get(file, 0)
 
     def synced(self, file: str, writes: int) -> None:

@@ -49,7 +49,7 @@ __all__ = [
     "make_server",
 ]
 
-#: Appends what it starts, with the delivery and its worker, and what it has done.
+#: App that records each start, with the delivery and its worker, and each finished job.
 APP = """
 import os
 import time
@@ -97,7 +97,7 @@ _SESSION = """pg_backend_pid() || '/' || (SELECT extract(epoch FROM backend_star
 
 
 def make_server(home: Home) -> Server:
-    """Return a server whose log can say in which order transactions were committed."""
+    """Return a server whose log shows the order of commits of transactions."""
     server = Server.make(home)
     server.configure(wal_level="logical")
     server.restart()
@@ -105,7 +105,7 @@ def make_server(home: Home) -> Server:
 
 
 def make_clock(server: Server) -> ServerClock:
-    """Return the clock of a server, which begins anew.
+    """Return the clock of a server, which restarts.
 
     Raises:
         Unavailable: libfaketime is not installed.
@@ -116,7 +116,7 @@ def make_clock(server: Server) -> ServerClock:
 
 
 class Audit:
-    """What was committed, in the order in which it was, and by whose sessions.
+    """Reads the commits of the server in their order, with their sessions.
 
     Triggers write into the log of the server which session changes a table, and what becomes of
     the lease; the server reads that back transaction by transaction in the order of the commits.
@@ -158,7 +158,7 @@ class Audit:
             )
 
     def read(self) -> tuple[int, int, list[str]]:
-        """Return how many transactions and claims there were, and what is wrong with them."""
+        """Return the numbers of transactions and claims, and the problems."""
         transactions: dict[str, list[str]] = {}  # in the order of their commits
         with psycopg.connect(self._url, autocommit=True) as connection:
             query = """SELECT xid::text, data
@@ -174,7 +174,7 @@ def check_history(transactions: list[list[str]]) -> tuple[int, int, list[str]]:
     """Return how many transactions and claims there are, and which of them may not be there.
 
     Args:
-        transactions: What each has said, in the order of their commits.
+        transactions: Messages of each transaction, in the order of their commits.
     """
     owner, epoch, claims, wrong = "", 0, 0, []
     for number, contents in enumerate(transactions):
@@ -249,13 +249,13 @@ class Client(threading.Thread):
 
 
 class Outcome(NamedTuple):
-    """What a storm came to.
+    """Result of a storm.
 
     Attributes:
         jobs: With a receipt.
         lost: Numbers of jobs with a receipt that neither ran nor failed.
         again: Runs beyond the first.
-        wrong: What may not be: a job that ran again although nobody killed it, or before its
+        wrong: Violations: a job that ran again although no process was killed, or before its
             time, commits of two epochs among each other, and the like.
         commits: How many transactions the audit has seen.
         claims: How often a broker took the store over.
@@ -279,7 +279,7 @@ class Storms(System):
         workers: How many, each with two children.
         clients: How many.
         url: Of an empty database, where it is not a new one of the server.
-        audited: Whether commits are looked at; not where the server is replaced by a replica.
+        audited: Whether commits are audited; not if the server is replaced by a replica.
         clock: Of the server; each broker is on a machine of its own then, too.
         durability: Of receipts; with "replicated" the server has a synchronous replica.
     """
@@ -295,7 +295,8 @@ class Storms(System):
         self.url = url or server.url(server.new_database())
         self.database = psycopg.conninfo.conninfo_to_dict(self.url)["dbname"]
         self.chance = random.Random()
-        #: What was done, and the seconds until a job of then had its receipt.
+        #: Number of faults by name, and for each the seconds until a job submitted then had its
+        #: receipt.
         self.struck: Counter[str] = Counter()
         self.taken: defaultdict[str, list[float]] = defaultdict(list)
         #: Numbers of jobs that were submitted, with or without a receipt, when a server was lost.
@@ -371,7 +372,7 @@ class Storms(System):
     def _receipts(self) -> int:
         return sum(len(client.receipts) for client in self.clients)
 
-    # Who owns the store
+    # The owner of the store
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return self.server.sql(statement, *values, database=self.database)
@@ -389,7 +390,7 @@ class Storms(System):
         return addresses[0]
 
     def _session(self) -> tuple[int, str, str]:
-        """Return process id, state and what it waits for of the owner's session."""
+        """Return process id, state and wait event of the owner's session."""
         rows = self.sql(
             """SELECT pid, state, coalesce(wait_event, '') FROM pg_stat_activity, eventmq.lease
             WHERE pid::text = split_part(backend, '/', 1)"""
@@ -446,13 +447,13 @@ class Storms(System):
         return start
 
     def _stop_in_transaction(self, heal: list[Callable[[], object]]) -> None:
-        """In the middle of a pipeline: the server waits for what comes next."""
+        """In the middle of a pipeline: the server waits for further messages."""
         owner = self.brokers[self.owner()]
 
         def stopped() -> bool:
             time.sleep(self.chance.random() * 0.01)
             owner.freeze()
-            time.sleep(0.02)  # the server does what it has got
+            time.sleep(0.02)  # the server processes the received messages
             if self._session()[1] == "idle in transaction":
                 return True
             owner.send_signal(signal.SIGCONT)
@@ -462,7 +463,7 @@ class Storms(System):
         heal.append(lambda: owner.send_signal(signal.SIGCONT))
 
     def _stop_after_commit(self, heal: list[Callable[[], object]]) -> None:
-        """Between the commit and what is sent because of it."""
+        """Between the commit and the messages that follow from it."""
         owner = self.brokers[self.owner()]
         with self._commits_hang():
             owner.freeze()
@@ -498,7 +499,7 @@ class Storms(System):
 
     @contextlib.contextmanager
     def _commits_hang(self, *, back: bool = True) -> Iterator[int]:
-        """Let a commit of the owner end on the server, which does not say so; yield its session.
+        """Let a commit of the owner end on the server without an answer; yield its session.
 
         It waits for a replica that does not exist.
         """
@@ -559,7 +560,7 @@ class Storms(System):
         until(lambda: self._receipts() > receipts, "receipts go on")
 
     def _forget_replica(self, heal: list[Callable[[], object]]) -> None:
-        """No commit waits for it any more: what was promised cannot be kept, so nobody serves."""
+        """No commit waits for it any more: promises cannot be kept, so no broker serves."""
         owner = self.owner()
         self._wait_for("")
         app = self._app
@@ -571,9 +572,9 @@ class Storms(System):
 
         Args:
             replica: Which the URL names, too.
-            behind: Whether it is down for a moment before, so that it lacks the last commits.
+            behind: Whether it is down shortly before, so that it lacks the last commits.
 
-        With the durability "replicated" it gets a replica of its own, as nobody serves before.
+        With the durability "replicated" it gets a replica of its own, as no broker serves before.
         """
         self.owner()
         if behind:
@@ -582,7 +583,7 @@ class Storms(System):
             until(lambda: self._receipts() > receipts + 50, "receipts that the replica lacks")
         start = time.monotonic()
         self.server.kill()
-        # Receipts of before are on their way, too; what is sent from here on meets no server.
+        # Earlier receipts may be in flight; messages sent from now on reach no server.
         self.exposed = {n for client in self.clients for n in range(client.first, client.next)}
         if behind:
             replica.start()
@@ -596,7 +597,7 @@ class Storms(System):
     # The end
 
     def finish(self) -> Outcome:
-        """Have everything done, and look at what is left."""
+        """Wait for all jobs, and check the remaining state."""
         for client in self.clients:
             client.stopping.set()
         for client in self.clients:
@@ -660,6 +661,6 @@ FAULTS = tuple(
     if name.startswith(("_kill_", "_end_", "_stop_")) and not name.endswith("_replica")
 )  # fmt: skip
 
-#: What it does beside them where clocks can be set, and where there is a replica.
+#: Additional faults if clocks can be set, and if there is a replica.
 CLOCKS = tuple(name[1:] for name in vars(Storms) if name.startswith("_turn_"))
 REPLICAS = tuple(name[1:] for name in vars(Storms) if name.endswith("_replica"))

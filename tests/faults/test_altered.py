@@ -156,7 +156,7 @@ def test_an_altered_job_that_is_delayed_fails_when_it_is_due(broker: Broker) -> 
 
 
 def test_an_altered_job_that_was_leased_is_not_handed_out_again(broker: Broker) -> None:
-    """Its worker may be gone, and the stored job is not the one that it had."""
+    """Its worker may be lost, and the stored job differs from the one that it had."""
     job_id, _ = broker.submit(body=b"1---")
     broker.worker()
     assert len(broker.dispatched) == 1

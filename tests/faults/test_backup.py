@@ -215,7 +215,7 @@ def test_a_backup_under_load_has_every_confirmed_job(tmp_path: Path) -> None:
 def test_copies_are_made_at_times_and_the_newest_are_kept(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is no copy, or what a broker was started on, stays."""
+    """Files that are not copies, or on which a broker was started, stay."""
     copies = tmp_path / "copies"
     (copies / "20200101T000000Z").mkdir(parents=True)  # a copy that was killed
     (copies / "20200101T000000Z" / ".queue.sqlite.7.tmp").touch()
@@ -244,7 +244,7 @@ def test_a_copy_is_the_newest_though_the_clock_was_set_back(script: Script, tmp_
 def test_a_copy_that_fails_is_logged_and_tried_again(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But the first one: then nobody has seen it work."""
+    """Except for the first one, before the copies are known to work."""
     copies, working = tmp_path / "copies", [True, False, True]
 
     def sync(path: Path) -> None:

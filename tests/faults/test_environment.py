@@ -69,7 +69,7 @@ def put_back_a_backup(data: Path) -> Path:
 
 
 def leave_the_mount_point(data: Path) -> Path:
-    """Put an empty directory in its place, as an unmounted disk looks."""
+    """Put an empty directory in its place, like an unmounted disk."""
     data.rename(data.with_name("disk"))
     data.mkdir()
     return data.with_name("disk")

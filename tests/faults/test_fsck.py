@@ -158,7 +158,7 @@ def test_damage_is_found_and_repaired_where_that_is_safe(folder: Path, sql: str)
 
 @pytest.mark.parametrize("value", ["NULL", "x'00'"])
 def test_a_repaired_store_has_an_epoch_that_no_peer_has_seen(folder: Path, value: str) -> None:
-    """What was handed out before must not pass for work of the next run."""
+    """Numbers of earlier deliveries must not be accepted as results of the next run."""
     damage(folder, f"UPDATE meta SET value = {value} WHERE key IN ('epoch', 'store_id')")
     repaired = tools_of(folder).repair()
     assert repaired.done == [
@@ -172,7 +172,7 @@ def test_a_repaired_store_has_an_epoch_that_no_peer_has_seen(folder: Path, value
 
 
 def test_a_graph_whose_row_is_lost_is_made_again_from_its_nodes(folder: Path) -> None:
-    """With its size and what has not ended, and with its handlers and deadlines."""
+    """With its size and unfinished jobs, and with its handlers and deadlines."""
     sql = {
         name: f"SELECT * FROM {name} ORDER BY key"
         for name in ("graphs", "nodes", "handlers", "deadlines", "joins")
@@ -284,7 +284,7 @@ def test_the_header_of_the_log_is_checked_too(logged: Path, flipped: int) -> Non
 
 
 def test_a_commit_that_was_cut_off_is_no_damage(logged: Path) -> None:
-    """No receipt was given for it: the broker ended before its sync."""
+    """It had no receipt: the broker ended before its sync."""
     log = logged / f"{FILE_NAME}-wal"
     data = bytearray(log.read_bytes())
     data[-100] ^= 1  # of the last page

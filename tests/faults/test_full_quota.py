@@ -54,7 +54,7 @@ def jobs(clock: FakeClock) -> list[JobRecord]:
 
 @pytest.fixture
 def crashed(tmp_path: Path, clock: FakeClock, jobs: list[JobRecord]) -> Path:
-    """Return the directory of a killed broker, with its files as at that moment."""
+    """Return the directory of a killed broker, with its files at that time."""
     with closing(SqliteStore(tmp_path / "was", clock, reserve=RESERVE)) as store:
         store.open()
         for job in jobs:

@@ -43,7 +43,7 @@ EVERY = 4
 #: Seconds after which what should have happened has failed.
 DEADLINE = 30.0
 
-#: Faults of which SQLite says that the disk is full.
+#: Faults that SQLite reports as a full disk.
 FULL = {"ENOSPC", "short, then ENOSPC"}
 
 
@@ -346,7 +346,7 @@ def test_an_error_of_the_checkpoint_thread_reaches_the_next_commit(
 def test_the_log_is_restarted_only_after_a_sync_of_the_database(
     folder: Path, planted: bool
 ) -> None:
-    """Else a crash of the machine would take along what was moved; a thread that does not sync is
+    """Else a crash of the machine would lose the moved pages; a thread that does not sync is
     found.
     """
     shim = Shim()
@@ -365,7 +365,7 @@ def test_the_log_is_restarted_only_after_a_sync_of_the_database(
                 assert store.finished() == [[{}]]
                 if shim.restarts >= 10:
                     break
-                with mover._checkpointing:  # what it has begun it ends before the next commit
+                with mover._checkpointing:  # it finishes its work before the next commit
                     pass
         finally:
             store.close()

@@ -20,7 +20,7 @@ from tests.support.broker_harness import SWIFT
 def test_no_row_is_lost_where_commits_and_checkpoints_race(durability: str, commits: int) -> None:
     with tempfile.TemporaryDirectory(dir=SWIFT) as folder:
         raced = race(Path(folder), commits, durability=durability)
-    assert raced.restarts > commits / 20, "the log was begun anew often"
+    assert raced.restarts > commits / 20, "the log was restarted often"
     assert raced.reads > 10
 
 

@@ -92,7 +92,7 @@ def drained(folder: Path, queue: str = "mail") -> dict[str, bytes]:
 
 
 def ids_on(path: Path, page: int) -> list[str]:
-    """Return the ids of the jobs whose rows begin on a page."""
+    """Return the ids of the jobs whose rows start on a page."""
     file = File(path.read_bytes())
     file._below.clear()
     return [row.values[1] for row in file.rows(page, lambda _: None)]
@@ -375,7 +375,7 @@ def check_salvage(worked: tuple[Path, Any], seed: int, folder: Path) -> Salvaged
     try:
         finish(again)
     except Stuck:
-        assert done.left, "what cannot end has to be said"
+        assert done.left, "unfinished jobs have to be reported"
     assert again.promises.altered == []
     db = again.store._db
     tables = ["jobs", "failed", *(f"outcomes_{n}" for n in buckets(db))]

@@ -37,7 +37,7 @@ def folder(worked: Path, tmp_path: Path) -> Path:
 _A_JOB = "(SELECT min(seq) FROM jobs WHERE state = 2)"
 _A_BLOCKED_JOB = "(SELECT max(seq) FROM jobs WHERE state = 0)"
 
-#: What is done -> the rule that it breaks.
+#: SQL statement -> the rule that it violates.
 BROKEN = {
     "INSERT INTO inputs VALUES ('gone', 1, 1, 1, 9)": "inputs",
     f"DELETE FROM nodes WHERE key = {_A_BLOCKED_JOB}": "graph-nodes",

@@ -40,7 +40,7 @@ def _make(home: Home) -> Server:
 
 
 def test_a_storm_loses_nothing_and_runs_nothing_twice(tmp_path: Path, home: Home) -> None:
-    """Every fault once. The audit that finds nothing then finds what somebody else writes."""
+    """Every fault once. The audit finds no problem, and then finds a write of another session."""
     with Storms(tmp_path, _make(home)) as storms:
         for fault in FAULTS:
             storms.strike(fault)
@@ -88,7 +88,7 @@ def test_two_releases_run_side_by_side(tmp_path: Path, home: Home) -> None:
     """The tables are expanded and contracted under load, and each release takes the other over."""
     with Storms(tmp_path, _make(home)) as storms:
         assert storms.run("store", "init").returncode == 0
-        storms.strike("end_session")  # the earlier one goes on with more columns
+        storms.strike("end_session")  # the earlier release continues with more columns
         storms.later.add(next(address for address in storms.brokers if address != storms.owner()))
         storms.strike("kill_standby")
         owners = []

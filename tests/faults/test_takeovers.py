@@ -1,4 +1,4 @@
-"""Brokers that share a store end, stop and begin anew under load: nothing is lost or done twice."""
+"""Brokers that share a store end, stop and restart under load: no job is lost or executed twice."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Load:
         wait_for(lambda: self.errors or self.rounds > rounds + CLIENTS)
 
     def stop(self) -> None:
-        """Let the clients finish what they have begun."""
+        """Let the clients finish their started work."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(2 * DEADLINE)

@@ -266,7 +266,7 @@ def test_events_have_guarded_wall_time_and_waits_of_store_time(case: Case) -> No
 def test_the_wall_clock_does_not_change_whether_an_expired_job_was_ready(
     case: Case, step: float
 ) -> None:
-    """It is ready by store time and expires by wall time, compared at that moment."""
+    """It is ready by store time and expires by wall time, compared at that time."""
     broker = case.broker
     broker.step(step)
     broker.go(SETTLED + 10, every=10.0)
@@ -360,7 +360,7 @@ def test_a_machine_that_was_off_for_a_week_counts_an_hour_first(case: Case, boot
     assert broker.status() == {}
     assert broker.now() == pytest.approx(broker.clock.now(), abs=2.0)
     broker.keep()
-    case.check_kept()  # of the same table of outcomes as what is younger
+    case.check_kept()  # in the same table of outcomes as younger ones
     assert broker.is_refused(fresh)
     broker.go(DAY + 3 * 3600, every=600.0)
     broker.keep()

@@ -6,7 +6,7 @@ The earlier one is taken from the history of this repository and installed into 
 Two clients, one of each, submit to two workers, one of each; the broker is of this commit, then of
 the earlier one. Meanwhile the workers are ended and started again, as a rolling deployment does,
 and one is killed. Each client checks every result. The last line is an object; the exit code is 0
-if every job gave what it should.
+if every job had the expected result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["COMMIT", "TASKS", "install", "main", "mixed"]
 #: The last commit before stores, gateways and events changed their places.
 COMMIT = "203776b"
 
-#: What a client or worker of any version understands.
+#: Code that a client or worker of any version understands.
 TASKS = """
 import time
 
@@ -174,7 +174,7 @@ class Version(Shell):
 
 
 def mixed(old: Path, folder: Path, *, jobs: int, old_broker: bool) -> dict[str, object]:
-    """Run both versions against one broker; return what the clients have counted.
+    """Run both versions against one broker; return the counts of the clients.
 
     Args:
         old: As `install` returns it.

@@ -1,6 +1,6 @@
 """Peers that behave as EventMQ 0.3.13 does, made of pyzmq alone: nothing of EventMQ is imported.
 
-What was measured of it, and holds here:
+Measured properties of it, which apply here:
 
 - Every frame is decoded as UTF-8; one that is not ends the peer.
 - It informs, then waits for the ACK for ever, and reads nothing else meanwhile.
@@ -10,7 +10,7 @@ What was measured of it, and holds here:
 - A DISCONNECT makes a job manager begin anew at once, by an accident of its own. While it waits for
   an ACK, the same ends it. It always ends a scheduler.
 - A job manager starts its workers when it receives a HEARTBEAT. After that it says READY for each
-  worker at every ACK, and REPLY, where that was requested, and READY after each job. It looks for
+  worker at every ACK, and REPLY, if that was requested, and READY after each job. It looks for
   ended jobs once in a turn, in which it reads one message.
 - A scheduler sends its REQUESTs with ``reply-requested``, and reads no REPLY.
 - The command line says HELLO before anything else, and reads whatever comes as JSON in frame 4.
@@ -39,15 +39,15 @@ TURN = 1.0
 
 
 class Ended(Exception):
-    """What came ends the deployed software; the text says why."""
+    """A message ended the deployed software; the text has the reason."""
 
 
 class DeployedPeer(threading.Thread):
-    """What a job manager and a scheduler have in common.
+    """Common part of a job manager and a scheduler.
 
     Args:
         address: Of the broker.
-        pace: What the times of the deployed software are multiplied by.
+        pace: Factor of the times of the deployed software.
 
     Attributes:
         informs: When it informed, by `time.monotonic`.
@@ -122,7 +122,7 @@ class DeployedPeer(threading.Thread):
                 return
 
     def _serve(self) -> None:
-        """Go on until nothing comes any more."""
+        """Continue until no more messages arrive."""
         self.acknowledged()
         while not self._halt.is_set():
             frames = self._receive(self.idle())
@@ -148,16 +148,16 @@ class DeployedPeer(threading.Thread):
         return TURN
 
     def acknowledged(self) -> None:
-        """Go on after an ACK."""
+        """Continue after an ACK."""
 
     def disconnected(self) -> None:
         """Take a DISCONNECT."""
 
     def take(self, command: str, frames: list[str]) -> None:
-        """Take a message; ``frames`` begin with its id."""
+        """Handle a message; ``frames`` start with its id."""
 
     def work(self) -> None:
-        """Do what is to be done in a turn."""
+        """Do the work of a tick."""
 
 
 class JobManager(DeployedPeer):
@@ -274,7 +274,7 @@ class Scheduler(DeployedPeer):
 
 
 class CommandLine:
-    """``emq-cli``: it says HELLO when it is there, and takes what comes for the answer."""
+    """``emq-cli``: it sends HELLO, and takes the next message for the answer."""
 
     def __init__(self, context: zmq.Context, address: str) -> None:
         self.socket = context.socket(zmq.DEALER)
@@ -288,7 +288,7 @@ class CommandLine:
         self.socket.send_multipart([text.encode() for text in ("", PROTOCOL, command, id)])
 
     def ask(self, command: str, seconds: float = 10.0) -> Any:
-        """Send a command and return what comes, None if nothing does."""
+        """Send a command and return the next message, None after a timeout."""
         self._send(command)
         return self.read(seconds)
 

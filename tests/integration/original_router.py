@@ -1,14 +1,14 @@
 """A router that behaves as that of EventMQ 0.3.13 does, made of pyzmq alone.
 
-What was measured of it, and holds here:
+Measured properties of it, which apply here:
 
 - Every frame is decoded as UTF-8, the routing id too; one that is not ends it.
 - It answers INFORM of a scheduler with an ACK of five frames. It does not answer that of a client,
   which it knows nothing of.
 - It says REPLY with the id of the REQUEST, in five frames, when a worker had a free slot for it,
-  and nothing when the REQUEST has to wait. What it does not know it ignores.
+  and nothing when the REQUEST has to wait. It ignores unknown messages.
 
-With ``answers_clients`` it is a broker that somebody wrote from the published document.
+With ``answers_clients`` it is a broker that a third party wrote from the published document.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ remembered = contextvars.ContextVar("remembered", default=None)
 
 
 async def remember(value):
-    """Return what was remembered here before."""
+    """Return the value that was stored here before."""
     await asyncio.sleep(0)
     before = remembered.get()
     remembered.set(value)
@@ -232,7 +232,7 @@ def test_a_task_that_would_end_the_process_ends_its_job_only(start):
 
 
 def test_what_is_broken_off_at_the_end_is_no_failure(start, caplog):
-    """It runs again: nothing may say that it failed for good."""
+    """It runs again: no one may report that it failed for good."""
     driver = start(2)
     driver.assign(1, call("nap", 30.0), call("nap", 30.0))
     wait_for(lambda: driver.pool.running(0) and driver.pool.running(1))

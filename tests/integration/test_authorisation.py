@@ -1,4 +1,4 @@
-"""The authorisation matrix over real sockets: who is refused, who is served, what is logged.
+"""The authorisation matrix over real sockets: refused peers, served peers, log lines.
 
 No key, a wrong key, a revoked key, the right key in the wrong role, another peer's identity: all
 refused, each logged once per peer, while the neighbours are served.
@@ -63,7 +63,7 @@ def call(peer: RawPeer, name: str, **arguments: Any) -> Any:
 
 
 class Neighbours:
-    """A client and a worker with good keys, who go on with their work."""
+    """A client and a worker with good keys, which continue their work."""
 
     def __init__(self, house: House) -> None:
         self.client, self.worker = house.peer("alice"), house.peer("wendy")
@@ -128,7 +128,7 @@ def test_another_brokers_key_connects_no_client(house: House, neighbours: Neighb
 def test_the_secret_key_is_needed_not_only_the_public_one(
     house: House, neighbours: Neighbours
 ) -> None:
-    """Public keys are public: whoever shows another's is not let in."""
+    """Public keys are public: a peer that presents another's key is not accepted."""
     public, _ = house.keys.pair("root")
     _, secret = zmq.curve_keypair()
     peer = house.stranger(keys=(house.keys.broker[0], public, secret))
@@ -222,7 +222,7 @@ def _batch(queue: str) -> bytes:
 INFORM, CALL, REQUEST = b"INFORM", b"CALL", b"REQUEST"
 NOTHING = msgpack.packb({})
 
-#: Key, and what it may not send.
+#: Role of a key, and the messages that it may not send.
 WRONG: list[tuple[str, tuple[bytes, ...]]] = [
     ("alice", (INFORM, b'[[10, "default"]]', b"worker")),
     ("alice", (INFORM, b"", b"scheduler")),
@@ -311,7 +311,7 @@ def test_an_admin_ends_the_broker_on_either_port(house: House, port: str) -> Non
 
 
 def test_the_role_does_not_open_another_port(house: House) -> None:
-    """The administration port is for administration, whoever comes."""
+    """The administration port is for administration, with any key."""
     root = house.peer("root", "admin")
     sent = root.send(b"REQUEST", b"default", b"guarantee", BODY)
     assert root.expect(b"ERROR")[4:6] == [sent, b"not-allowed"]
@@ -388,7 +388,7 @@ def test_waiting_for_another_ones_job_gives_nothing(house: House, guarantee: byt
 
 
 def test_no_receipt_is_given_for_a_job_whose_id_another_key_has(house: House) -> None:
-    """Whoever took it first has it; in a batch only that job is refused."""
+    """The first client of an id keeps it; in a batch only that job is refused."""
     alice, bob = house.peer("alice"), house.peer("bob")
     job = _submit(alice)
     alice.send(b"REQUEST", b"default", b"guarantee", BODY, id=job.encode())
@@ -431,7 +431,7 @@ def test_a_client_cannot_forge_the_owner(house: House) -> None:
 
 
 def test_an_identity_is_not_taken_over(house: House, neighbours: Neighbours) -> None:
-    """Bob calls himself as Alice does, while she is there and when she has gone."""
+    """Bob uses Alice's routing id, while she is connected and after she has left."""
     alice = house.peer("alice", identity=b"alice")
     alice.inform(b"client")
     job = alice.send(b"REQUEST", b"default", b"reply-requested", BODY)
@@ -452,7 +452,7 @@ def test_an_identity_is_not_taken_over(house: House, neighbours: Neighbours) -> 
 def test_a_message_to_a_peer_that_has_left_reaches_no_other_peer_with_its_routing_id(
     house: House,
 ) -> None:
-    """Bob has connected as Alice did before, and said nothing yet; then her result comes."""
+    """Bob has connected with Alice's routing id, but sent nothing yet; then her result arrives."""
     alice = house.peer("alice", identity=b"same")
     job = alice.send(b"REQUEST", b"default", b"reply-requested", BODY)
     assert alice.expect(b"ACK")[4] == job
@@ -500,8 +500,8 @@ def test_topics_are_for_those_with_a_key(house: House) -> None:
         _subscriber(house, house.keys.of("carol")),
     )
     others = [_subscriber(house, None), _subscriber(house, house.keys.of("mallory"))]
-    until(lambda: _hears(alice, bob), "bob hears nothing")
-    until(lambda: _hears(alice, carol), "carol hears nothing")
+    until(lambda: _hears(alice, bob), "bob receives nothing")
+    until(lambda: _hears(alice, carol), "carol receives nothing")
     assert not any(socket.poll(50) for socket in others)
     house.keys.revoke("bob")
     refused = f"its key {house.keys.user('bob')} is not authorised"

@@ -1,4 +1,4 @@
-"""A plugin that is wrong ends a program at its start, with one sentence that says what to do."""
+"""A faulty plugin ends a program at its start, with one sentence that tells what to do."""
 
 from __future__ import annotations
 

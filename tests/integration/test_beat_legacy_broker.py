@@ -1,4 +1,4 @@
-"""A beat of ours at a broker that knows only the published document: a raw ROUTER."""
+"""A beat of EventMQ at a broker that knows only the published document: a raw ROUTER."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_it_informs_as_a_scheduler_and_sends_heartbeats(broker: RawBroker, beat:
 def test_it_keeps_what_the_broker_sends_and_fires_legacy_jobs(
     broker: RawBroker, beat: EventMQ, frames: list[bytes]
 ) -> None:
-    """At once, because nobody said nohaste, and after the interval; then run_count is reached."""
+    """At once, since nohaste is not set, and after the interval; then run_count is reached."""
     assert broker.expect(b"HEARTBEAT")
     broker.send(b"SCHEDULE", *frames)
     first = broker.expect(b"REQUEST")
@@ -123,7 +123,7 @@ def test_unschedule_ends_it(broker: RawBroker, beat: EventMQ) -> None:
 def test_an_overlap_that_it_cannot_be_asked_about_is_allowed(
     broker: RawBroker, beat: EventMQ
 ) -> None:
-    """The first that is fired has a job that nobody knows the state of."""
+    """The first fired job has an unknown state."""
     assert broker.expect(b"HEARTBEAT")
     made = Schedule(
         name="skips", queue="default", body=BODY, trigger=str(every(seconds=SLOT)), overlap="skip"

@@ -1,4 +1,4 @@
-"""A running broker whose machine's clocks a test sets: what it keeps, logs and says."""
+"""A running broker on a machine whose clocks a test sets: its state, log and answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.cli_harness import Cli, open_cli
 
 DAY, WEEK = 86_400.0, 7 * 86_400.0
 
-#: Seconds within which a broker has done what it must do.
+#: Seconds within which a broker must act.
 DEADLINE = 20.0
 
 
@@ -53,7 +53,7 @@ class Running:
         assert not self._thread.is_alive()
 
     def stored(self) -> ClockRecord:
-        """Return what the file has of the clocks."""
+        """Return the clocks stored in the file."""
         db = connect(self.folder / FILE_NAME, busy=5.0, read_only=True)
         try:
             clock = read_clock(SqliteRows(db, ()).values().get("clock"))
@@ -82,7 +82,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 @pytest.fixture
 def logged():
-    """What the broker has logged: commands change where logs of a process go."""
+    """The log of the broker: commands redirect the logs of their process."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())

@@ -172,7 +172,7 @@ def test_what_is_left_open_by_the_thread_that_drives_goes_on(
 
 
 class Interrupt(BaseException):
-    """What a signal handler raises."""
+    """Exception of a signal handler."""
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def signal_in_get(runner: ClientRunner, broker: RouterBroker) -> threading.Threa
 def test_an_interrupted_wait_leaves_everything_in_order(
     make_runner: MakeRunner, broker: RouterBroker, signals: Any
 ) -> None:
-    """Ctrl-C in get(): the call is forgotten, and the client goes on."""
+    """Ctrl-C in get(): the call is forgotten, and the client continues."""
 
     def interrupt() -> None:
         raise Interrupt
@@ -307,7 +307,7 @@ def test_a_broker_that_does_not_answer_may_have_the_job(
 
 
 def test_waiting_goes_on_over_a_restart_of_the_broker(make_runner: MakeRunner) -> None:
-    """The transport says that the connection is lost: no interval has to pass."""
+    """The transport reports the lost connection: no interval has to pass."""
     first = RouterBroker()
     runner = make_runner(first.address, heartbeat=100.0, heartbeat_timeout=1000.0)
     runner.send(submit(runner, "j1")).wait()
@@ -368,7 +368,7 @@ def test_an_owner_that_a_standby_names_is_connected_to(
 def test_a_wait_goes_on_when_a_standby_takes_over(
     make_runner: MakeRunner, broker: RouterBroker, standby: RouterBroker, *, known: bool
 ) -> None:
-    """The owner says nothing any more, and its connection stays; known: as one of the addresses."""
+    """The owner is silent, and its connection stays; known: as one of the addresses."""
     runner = make_runner(*([broker.address] if known else []), standby.address)
     runner.send(submit(runner, "j1")).wait()
     broker.broker.silent = True
@@ -522,7 +522,7 @@ def test_an_error_inside_fails_what_is_open_and_the_next_use_starts_anew(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_parent_and_child_both_go_on_after_a_fork(broker: RouterBroker) -> None:
-    """Pre-forking web servers: the child connects anew, the parent notices nothing."""
+    """Pre-forking web servers: the child reconnects, the parent is not affected."""
     done = _run(_FORKING, broker.address)
     assert done.stdout.split() == ["child", "True", "parent", "True", "0"]
     assert {"before", "in-child", "in-parent"} <= set(broker.broker.jobs)

@@ -53,7 +53,7 @@ def test_a_callback_takes_more_than_a_message_may_have(pool: str) -> None:
 
 
 def test_a_callback_that_would_take_too_much_fails() -> None:
-    """And says which setting would let it."""
+    """And the error names the setting that would allow it."""
     options = {"max_frame": 100_000, "max_input_bytes": 150_000}
     with EventMQ("paging", broker="memory://", **options) as app:
 

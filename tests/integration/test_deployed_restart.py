@@ -143,7 +143,7 @@ def test_all_go_on_after_a_restart_and_no_job_is_lost(
     informed = [len([at for at in peer.informs if at < back]) for peer in everybody]
     silence = LIVENESS * TIMEOUT * PACE
     if away * PACE < silence:
-        assert informed == [1, 1, 1], "nobody has noticed before the broker was back"
+        assert informed == [1, 1, 1], "no peer has noticed before the broker was back"
     assert [len(peer.informs) for peer in everybody] == [2, 2, 2]
 
 

@@ -52,7 +52,7 @@ DEPLOYED = {
 
 
 def test_hello_is_not_answered(command_line: CommandLine) -> None:
-    """The deployed command line says it first, and would take any answer for the next one's."""
+    """The deployed command line sends it first, and would take any answer for the next one's."""
     assert command_line.read(QUIET) is None
     assert command_line.ask("STATUS").keys() >= DEPLOYED
     assert command_line.read(QUIET) is None, "one answer for each command"
@@ -107,7 +107,7 @@ def test_status_counts_what_its_keys_mean(
 def test_status_lists_the_connected_peers_as_well(
     broker: BrokerProcess, admin: RawPeer, connect: Connect
 ) -> None:
-    """What the two other commands say, too."""
+    """The two other commands show the same."""
     connect(broker["main"], b"w-1").inform(b"worker", b'[[10, "default"]]')
     connect(broker["main"], b"s-1").inform(b"scheduler")
     status = ask(admin, b"STATUS")
@@ -151,7 +151,7 @@ def test_schedulers_are_shown(broker: BrokerProcess, admin: RawPeer, connect: Co
     connect(broker["main"], b"beat").inform(b"scheduler")
     connect(broker["main"], b"\xff\xfe").inform(b"scheduler")
     shown = ask(admin, b"ROUTER_SHOW_SCHEDULERS")["connected_schedulers"]
-    assert list(shown) == ["beat", "fffe"], "in hexadecimal what is not UTF-8"
+    assert list(shown) == ["beat", "fffe"], "bytes that are not UTF-8 are shown in hexadecimal"
     assert all(entry["hb"] > 0 for entry in shown.values())
 
 
@@ -173,7 +173,7 @@ def test_the_administration_port_is_for_administration(admin: RawPeer, command: 
 def test_disconnect_is_refused_on_any_other_port(
     broker: BrokerProcess, admin: RawPeer, connect: Connect, port: str
 ) -> None:
-    """Whoever may hand in jobs may not stop the broker."""
+    """A peer that may submit jobs may not stop the broker."""
     peer = connect(broker[port])
     sent = peer.send(b"DISCONNECT")
     assert peer.expect(b"ERROR")[4:6] == [sent, b"not-allowed"]
@@ -209,7 +209,7 @@ def test_disconnect_sends_kbai_to_all_connected_components(
 def test_disconnect_lets_pending_jobs_complete(
     broker: BrokerProcess, admin: RawPeer, connect: Connect
 ) -> None:
-    """It stops sending and taking messages, but a running job ends and its client hears of it."""
+    """It neither sends nor accepts messages, but a running job ends and its client gets the result."""
     worker, client, other = (connect(broker["main"]) for _ in range(3))
     worker.inform(b"worker")
     worker.send(b"READY")

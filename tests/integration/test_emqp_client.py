@@ -51,7 +51,7 @@ def test_a_request_reaches_a_worker_as_it_was_sent(client: RawPeer, worker: RawP
 def test_a_flood_of_one_client_does_not_keep_another_waiting(
     broker: BrokerProcess, connect: Connect
 ) -> None:
-    """Clients SHOULD be served fairly: who comes behind 5,000 requests does not wait for all."""
+    """Clients SHOULD be served fairly: one behind 5,000 requests does not wait for all of them."""
     flood, other = connect(broker["main"]), connect(broker["main"])
     for peer in (flood, other):
         peer.send(b"REQUEST", b"default", b"guarantee", BODY)
@@ -128,7 +128,7 @@ def test_many_requests_are_in_flight_and_each_gets_its_reply(
 
 
 def test_headers_of_the_document_reach_the_worker(client: RawPeer, worker: RawPeer) -> None:
-    """retry-count, timeout and guarantee are for whoever runs the job."""
+    """retry-count, timeout and guarantee are for the worker that runs the job."""
     client.send(b"REQUEST", b"default", b"retry-count:2,timeout:7,guarantee", BODY)
     client.expect(b"ACK")
     headers = work(worker)[5].split(b",")
@@ -199,7 +199,7 @@ def test_a_client_waits_for_its_reply_without_a_word(
 
 
 def test_a_job_is_on_disk_when_its_ack_comes(broker: BrokerProcess, connect: Connect) -> None:
-    """guarantee: somebody else worries about the job, also after kill -9."""
+    """guarantee: the broker is responsible for the job, even after kill -9."""
     client = connect(broker["main"])
     job = client.send(b"REQUEST", b"default", b"guarantee", BODY)
     client.expect(b"ACK")

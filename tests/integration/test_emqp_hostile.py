@@ -56,7 +56,7 @@ def malformed(rng: random.Random) -> list[bytes]:
         return [b"", PROTOCOL, rng.choice(COMMANDS), id, *[b""] * rng.randrange(20, 300)]
     if kind == 4:  # a message id that is none
         return [b"", PROTOCOL, rng.choice(COMMANDS), rng.choice([b"", b"\xff\xfe", b"x" * 999])]
-    if kind == 5:  # nobody's command
+    if kind == 5:  # an unknown command
         return [b"", PROTOCOL, rng.choice([b"DANCE", b"request", b"", b"\xff"]), id, junk(rng)]
     # a real command with frames that make no sense, or one that is not for this port
     frames = [junk(rng) for _ in range(rng.randrange(5))]
@@ -64,7 +64,7 @@ def malformed(rng: random.Random) -> list[bytes]:
 
 
 class Neighbour:
-    """A client and a worker that go on with their work meanwhile."""
+    """A client and a worker that continue their work meanwhile."""
 
     def __init__(self, broker: BrokerProcess, connect: Connect) -> None:
         self.client = connect(broker["main"])
@@ -72,7 +72,7 @@ class Neighbour:
         self.worker.inform(b"worker", b'[[10, "neighbour"]]')
 
     def lives(self) -> None:
-        """Let the worker give a sign of life, as all do at an interval."""
+        """Send a heartbeat of the worker, as all workers do at an interval."""
         self.worker.send(b"HEARTBEAT", f"{time.time():.2f}".encode())
 
     def works(self) -> bool:
@@ -113,7 +113,7 @@ def raw(
 
 
 def counters_of(admin: RawPeer) -> dict[str, int]:
-    """Ask the broker what it has counted: an extension, MessagePack in and out."""
+    """Read the counters of the broker: an extension, MessagePack in and out."""
     admin.send(b"CALL", b"status", msgpack.packb({}))
     return msgpack.unpackb(admin.expect(b"REPLY")[4])["counters"]
 
@@ -141,7 +141,7 @@ def test_malformed_messages_by_the_thousand_leave_the_broker_serving_a_neighbour
     raw: Callable[[str], zmq.Socket[bytes]],
     port: str,
 ) -> None:
-    """Counted, answered, logged once per peer, with bounded memory; nobody else notices."""
+    """Counted, answered, logged once per peer, with bounded memory; no other peer is affected."""
     rng = random.Random(f"hostile {port}")
     before = broker.rss()
     admin = connect(broker["admin"])
@@ -157,7 +157,7 @@ def test_malformed_messages_by_the_thousand_leave_the_broker_serving_a_neighbour
             answers += sum(map(drain, dealers))
     end = time.monotonic() + DEADLINE
     while counters_of(admin)["messages"] < MESSAGES:
-        assert time.monotonic() < end, "the broker does not read what it was sent"
+        assert time.monotonic() < end, "the broker does not read the messages"
         neighbour.lives()
     answers += sum(map(drain, dealers))
     assert neighbour.works()
@@ -197,7 +197,7 @@ def test_a_registered_legacy_peer_gets_no_error_that_it_could_not_read(
 def test_a_frame_over_the_limit_is_refused_and_a_huge_one_ends_the_connection(
     start_broker: StartBroker, connect: Connect
 ) -> None:
-    """max-frame is what a body may have; the transport cuts off what is far above."""
+    """max-frame is the limit of a body; the transport cuts connections that send far more."""
     broker = start_broker(max_frame=100_000)
     neighbour = Neighbour(broker, connect)
     peer = connect(broker["main"])
@@ -231,7 +231,7 @@ def test_a_message_of_a_hundred_thousand_frames_is_one_bad_message(
 def test_strangers_that_come_and_go_are_forgotten(
     start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Peers are bounded; one too many is told so, and there is room again after a while."""
+    """Peers are bounded; a further one gets an error, and is accepted after a while."""
     broker = start_broker(max_peers=20, heartbeat_timeout=1.0, heartbeat_interval=0.2)
     for n in range(30):
         peer = connect(broker["main"], b"eventmq1:client.%d" % n)
@@ -269,7 +269,7 @@ def test_sockets_of_the_wrong_kind_harm_no_other_peer(
 ) -> None:
     wrong = context.socket(kind)
     wrong.linger = 0
-    wrong.sndtimeo = 200  # it can look as if it were connected until the types were compared
+    wrong.sndtimeo = 200  # it can seem connected until the types were compared
     wrong.connect(broker[port])
     if kind == zmq.SUB:
         wrong.subscribe(b"")

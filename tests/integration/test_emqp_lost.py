@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.support.emqp_broker import BrokerProcess, Connect, StartBroker
     from tests.support.raw_peer import RawPeer
 
-#: A broker that would look at nobody for longer than a test waits.
+#: A broker whose heartbeat timeout is longer than a test waits.
 SLOW = {
     "heartbeat_interval": 60.0,
     "lease_interval": 60.0,
@@ -78,7 +78,7 @@ def sleeps(broker: BrokerProcess, peer: RawPeer) -> None:
 def test_connections_that_came_and_went_do_not_wake_it_for_good(
     start_broker: StartBroker, connect: Connect
 ) -> None:
-    """What a monitor told is read, all of it: a descriptor that stays readable would spin."""
+    """All events of a monitor are read: a descriptor that stays readable would spin."""
     broker = start_broker(**SLOW)
     for _ in range(50):
         peer = connect(broker["main"])

@@ -24,7 +24,7 @@ Subscribe = "Callable[..., zmq.Socket[bytes]]"
 def subscribe(
     broker: BrokerProcess, context: zmq.Context[zmq.Socket[bytes]], connect: Connect
 ) -> Iterator[Callable[..., zmq.Socket[bytes]]]:
-    """Call it with a topic to get a SUB socket that has begun to receive."""
+    """Return a function of a topic that returns a SUB socket which receives."""
     sockets = []
 
     def make(topic: bytes) -> zmq.Socket[bytes]:
@@ -33,7 +33,7 @@ def subscribe(
         socket.linger = 0
         socket.subscribe(topic)
         socket.connect(broker["subscribe"])
-        # A subscription takes a moment to arrive, and nothing says when it has.
+        # A subscription takes time to arrive, without an acknowledgement.
         publisher, begin = connect(broker["publish"]), topic + b"?begin"
         for _ in range(int(DEADLINE / 0.02)):
             publisher.send(b"PUBLISH", begin, b"")
@@ -64,7 +64,7 @@ def test_subscribers_get_topic_and_body_in_both_forms(
     port: str,
     rest: list[bytes],
 ) -> None:
-    """Two frames; the forms of PUBLISH are told apart by their count."""
+    """Two frames; the forms of PUBLISH are distinguished by their count."""
     socket = subscribe(b"news")
     connect(broker[port]).send(b"PUBLISH", b"news.uk", *rest)
     assert received(socket) == [b"news.uk", b"\xff body"]

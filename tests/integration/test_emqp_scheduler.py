@@ -86,7 +86,7 @@ def test_schedule_goes_to_one_of_two_schedulers(
 def test_a_schedule_without_a_scheduler_is_kept(
     broker: BrokerProcess, client: RawPeer, connect: Connect
 ) -> None:
-    """It is acknowledged once it is on disk; who comes later gets it, and does not run at once."""
+    """It is acknowledged once on disk; a later worker gets it, and does not run it at once."""
     sent = client.send(b"SCHEDULE", b"default", b"guarantee,interval:60", BODY)
     assert client.expect(b"ACK")[4] == sent
     broker.kill()
@@ -101,7 +101,7 @@ def test_a_schedule_without_a_scheduler_is_kept(
 def test_a_schedule_of_seven_frames_without_a_trigger_is_refused(
     client: RawPeer, scheduler: RawPeer
 ) -> None:
-    """Nobody would know when."""
+    """It would have no fire times."""
     sent = client.send(b"SCHEDULE", b"default", b"nohaste", BODY)
     assert client.expect(b"ERROR")[4:6] == [sent, b"no-trigger"]
     assert scheduler.silent(0.1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 
-#: What may wait for a peer here, and what the broker may have beside it while it makes answers.
+#: Bytes that may wait for a peer here, and further bytes while the broker makes answers.
 BOUND, MARGIN = 8 * MIB, 16 * MIB
 
 #: A result, and how often it is asked for: some 135 MB.
@@ -30,7 +30,7 @@ SIZE, TIMES = 900_000, 150
 FEATURES = b"call,error,outcome"
 
 
-#: Seconds within which the broker notices what a peer has read, also on a busy machine.
+#: Seconds within which the broker notices that a peer has read, even on a busy machine.
 NOTICE = 0.15
 
 #: What may wait for all peers here, and how many of them ask and never read.
@@ -44,7 +44,7 @@ def broker(start_broker: StartBroker) -> BrokerProcess:
 
 @pytest.fixture
 def lazy(context: zmq.Context[zmq.Socket[bytes]], broker: BrokerProcess) -> Iterator[RawPeer]:
-    """A peer that has hardly any room for what it does not read."""
+    """A peer with small buffers for unread messages."""
     peer = RawPeer(context, broker["main"], cramped=True)
     yield peer
     peer.close()
@@ -74,7 +74,7 @@ def ping(peer: RawPeer) -> None:
 
 
 def warnings(broker: BrokerProcess) -> int:
-    """How often the log says that a peer does not read."""
+    """Return how often the log reports that a peer does not read."""
     return broker.log().count("slow to read")
 
 
@@ -103,7 +103,7 @@ def test_a_client_that_asks_and_never_reads_does_not_fill_the_broker(
 def test_a_subscriber_that_never_reads_is_asked_to_inform_again_behind_waiting_messages(
     broker: BrokerProcess, connect: Connect, lazy: RawPeer
 ) -> None:
-    """It is logged once, others miss nothing, and it hears again once it has read."""
+    """It is logged once, others miss nothing, and the peer receives again once it has read."""
     topics = msgpack.packb({"topics": ["news"]})
     neighbour = connect(broker["main"])
     for peer in (lazy, neighbour):
@@ -120,7 +120,7 @@ def test_a_subscriber_that_never_reads_is_asked_to_inform_again_behind_waiting_m
     messages = []
     while not messages or messages[-1][2] != b"ERROR":
         frames = lazy.receive()
-        assert frames is not None, "it was not told"
+        assert frames is not None, "the peer got no message"
         messages.append(frames)
     assert messages[-1][5] == b"inform-again"
     assert BOUND / 2 < sum(len(frames[4]) for frames in messages)
@@ -162,7 +162,7 @@ def test_a_worker_that_does_not_read_keeps_no_jobs_from_another(
 def test_peers_that_ask_and_never_read_do_not_fill_the_broker_together(
     start_broker: StartBroker, connect: Connect, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
-    """Each is far below its own bound. Who reads is served meanwhile, and they are later."""
+    """Each is far below its own bound. Peers that read are served meanwhile, then the others."""
     broker = start_broker(
         max_total_unsent_bytes=SUM, heartbeat_timeout=120.0, heartbeat_interval=0.25
     )
@@ -224,6 +224,6 @@ def test_what_is_sent_to_many_that_never_read_is_dropped_where_the_sum_is_taken(
 
 
 def status_of(peer: RawPeer) -> bytes:
-    """Return what the broker says of itself."""
+    """Return the status of the broker."""
     peer.send(b"CALL", b"status", msgpack.packb({}))
     return peer.expect(b"REPLY")[4]

@@ -45,7 +45,7 @@ def worker(broker: BrokerProcess, connect: Connect) -> RawPeer:
 
 
 def state_of(broker: BrokerProcess, connect: Connect) -> dict[str, int]:
-    """Return how many messages wait, by queue, as STATUS says it."""
+    """Return how many messages wait, by queue, from STATUS."""
     admin = connect(broker["admin"])
     admin.send(b"STATUS")
     return json.loads(admin.expect(b"REPLY")[4])["waiting_messages_by_queue"]
@@ -157,7 +157,7 @@ def test_a_worker_without_features_gets_text_and_nothing_typed(
 
 
 def test_two_workers_share_a_queue(broker: BrokerProcess, connect: Connect) -> None:
-    """The broker may deliver on any basis, to whoever is ready."""
+    """The broker may deliver on any basis, to any ready worker."""
     workers = [connect(broker["main"]), connect(broker["worker"])]
     for worker in workers:
         worker.inform(b"worker")
@@ -259,7 +259,7 @@ def test_no_heartbeats_are_sent_beside_other_commands(
 
 
 def test_any_command_counts_as_a_heartbeat(start_broker: StartBroker, connect: Connect) -> None:
-    """A worker that says READY now and then lives without one HEARTBEAT of its own."""
+    """A worker that sends READY and then never sends a HEARTBEAT."""
     broker = start_broker(**SHORT)
     worker, client = connect(broker["main"]), connect(broker["main"])
     worker.inform(b"worker")
@@ -388,7 +388,7 @@ def test_after_kill_9_of_the_broker_the_reply_of_the_worker_is_taken(
 def test_after_kill_9_of_the_broker_an_unanswered_job_is_done_again(
     start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Its lease waits one heartbeat timeout for the worker, then goes to whoever is ready."""
+    """Its lease waits one heartbeat timeout for the worker, then goes to any ready worker."""
     broker = start_broker(**SHORT)
     worker, client = connect(broker["main"]), connect(broker["main"])
     job = client.send(b"REQUEST", b"default", b"guarantee", BODY)

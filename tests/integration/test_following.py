@@ -31,7 +31,7 @@ def shop() -> Iterator[Shop]:
 def test_jobs_and_their_results_survive_the_end_of_the_owner(
     shop: Shop, order: tuple[int, int]
 ) -> None:
-    """Whatever the order of the addresses: what waits, what runs and who waits for it goes on."""
+    """For any order of the addresses: waiting jobs, running jobs and waiting clients continue."""
     both = shop.broker(), shop.broker()
     addresses = [both[index] for index in order]
     app = shop.app(*addresses)
@@ -110,7 +110,7 @@ def broker_key(keys: Keys) -> str:
 def test_each_broker_of_a_store_may_have_its_own_key(
     shop: Shop, keys: dict[str, Keys], tmp_path: Path
 ) -> None:
-    """Peers reach the next owner with its key, also at an address that they were not given."""
+    """Peers reach the next owner with its key, even at an address that was not configured."""
     first, second = (shop.broker(keys_dir=own.folder) for own in keys.values())
     files = [broker_key(own) for own in keys.values()]
     key_file = {"key_file": str(tmp_path / "peer.key_secret")}
@@ -124,7 +124,7 @@ def test_each_broker_of_a_store_may_have_its_own_key(
 def test_a_standby_that_cannot_be_used_is_named_in_the_log(
     shop: Shop, keys: dict[str, Keys], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not only once the owner has gone."""
+    """Not only after the end of the owner."""
     first, second = (shop.broker(keys_dir=own.folder) for own in keys.values())
     shop.work(
         shop.app(
@@ -138,7 +138,7 @@ def test_a_standby_that_cannot_be_used_is_named_in_the_log(
 def test_an_owner_whose_key_is_not_configured_is_not_used(
     shop: Shop, keys: dict[str, Keys], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error says what to configure."""
+    """The error names the setting."""
     first, second = (shop.broker(keys_dir=own.folder) for own in keys.values())
     app = shop.app(
         second, broker_key_file=broker_key(keys["second"]), submit_timeout=1.0,

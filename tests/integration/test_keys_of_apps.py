@@ -1,4 +1,4 @@
-"""Apps with keys: clients and workers reach a real broker over CURVE, or say why they do not."""
+"""Apps with keys: clients and workers reach a real broker over CURVE, or report the problem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE = 20.0
 
 
 def refused(app: EventMQ, why: str) -> None:
-    """Submit in vain until the error says why: a handshake takes as long as the machine lets it."""
+    """Submit until the error has the reason: the time of a handshake depends on the machine."""
     end = time.monotonic() + DEADLINE
     while True:
         with pytest.raises(BrokerUnavailable) as raised:
@@ -63,7 +63,7 @@ class Apps:
         return self._apps[-1]
 
     def work(self, name: str, **more: Any) -> threading.Event:
-        """Start a worker; return what is set when a broker knows it."""
+        """Start a worker; return an event that is set when a broker knows it."""
         app, ready = self.app(name, **more), threading.Event()
 
         @app.task(name="double")

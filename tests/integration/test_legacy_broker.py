@@ -69,7 +69,7 @@ def test_a_router_of_old_survives_our_inform_and_the_error_names_the_setting(
 def test_told_so_a_job_is_sent_and_nothing_is_waited_for(
     router: OriginalRouter, make: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says once what that means, and the handle says it of its job."""
+    """The log has one line about the consequences, and the handle knows it for its job."""
     app = make(router, legacy_broker=True)
     start = time.monotonic()
     with caplog.at_level(logging.WARNING):
@@ -89,7 +89,7 @@ def test_told_so_a_job_is_sent_and_nothing_is_waited_for(
 def test_a_job_in_json_goes_to_a_broker_without_features(
     router: OriginalRouter, document: OriginalRouter, make: MakeApp, warned: bool
 ) -> None:
-    """Which one that acknowledges our INFORM says by itself."""
+    """A broker that acknowledges the INFORM of EventMQ is recognized by that."""
     broker = router if warned else document
     app = make(broker, serializer="json", legacy_broker=warned)
 

@@ -1,4 +1,4 @@
-"""What a standby passes on to the owner of the store: published messages, and calls."""
+"""Messages that a standby forwards to the owner of the store: published messages, and calls."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_message_to_one_broker_reaches_the_subscribers_of_all(brokers: Brokers
     old.send(b"PUBLISH", b"b", b"old")
     expected = [(b"a", b"0"), (b"a", b"1"), (b"a", b"2"), (b"b", b"old")]
     subscribers.until(expected)
-    # Another one owns the store; what is published is still passed on to it alone.
+    # Another broker owns the store; published messages are still forwarded to it alone.
     brokers.stop(first)
     subscribers.sockets.pop(0).close(0)
     subscribers.got.pop(0)
@@ -180,7 +180,7 @@ def test_a_subscription_at_a_standby_gets_what_the_owner_publishes(brokers: Brok
 
 
 def test_a_call_to_a_standby_is_answered_by_the_owner(brokers: Brokers) -> None:
-    """Listings and what is about a job; not what is about the broker, or gives the store up."""
+    """Listings and calls about a job; not calls about the broker, or to hand over the store."""
     first, second = brokers.start(), brokers.start()
     owner, peer = brokers.peer(first), brokers.peer(second)
     job = owner.submit()
@@ -197,7 +197,7 @@ def test_a_call_to_a_standby_is_answered_by_the_owner(brokers: Brokers) -> None:
 
 
 def test_a_get_at_a_standby_waits_over_a_takeover(brokers: Brokers) -> None:
-    """The peer is asked to inform, and asks again; it hears the end of the job."""
+    """The peer gets inform-again, and repeats its call; it gets the end of the job."""
     first, second, third = (brokers.start() for _ in range(3))
     owner, peer = brokers.peer(first), brokers.peer(third)
     owner.inform()
@@ -338,7 +338,7 @@ class Keyed:
 def test_a_call_may_do_at_the_owner_what_its_peer_may(
     brokers: Brokers, tmp_path: Path, same: bool
 ) -> None:
-    """Neither what the standby may, nor what others may: jobs have the owners that they had."""
+    """Neither what the standby may, nor what others may: jobs keep their owners."""
     keyed = Keyed(brokers, tmp_path, same=same)
     ann = keyed.peer(0, "ann")
     job = ann.submit()
@@ -373,7 +373,7 @@ def refused(peer: Peer, name: str, **arguments: Any) -> str:
 def test_a_routing_id_gives_no_rights_that_its_last_peer_had(
     brokers: Brokers, tmp_path: Path
 ) -> None:
-    """Whoever connects to the standby with the routing id of another acts with its own key."""
+    """A peer that connects to the standby with the routing id of another acts with its own key."""
     keyed = Keyed(brokers, tmp_path, same=True)
     ann = keyed.peer(0, "ann")
     job = ann.submit()
@@ -387,7 +387,7 @@ def test_a_routing_id_gives_no_rights_that_its_last_peer_had(
     bob.socket.identity = identity
     features = Features(session="b").format()
     acked = False
-    for _ in range(200):  # until the standby has seen that the other one is gone
+    for _ in range(200):  # until the standby has noticed the disconnect
         bob.socket.connect(keyed.runners[1].addresses["main"])
         bob.tell(Inform("b1", "", "client", features))
         if acked := bool(bob.socket.poll(100)):
@@ -432,7 +432,7 @@ def actors(monkeypatch: pytest.MonkeyPatch) -> Actors:
 def test_who_acts_through_a_standby_is_its_peer(
     brokers: Brokers, tmp_path: Path, same: bool, actors: Actors
 ) -> None:
-    """Never the standby; and what a peer says of itself counts from an admin only."""
+    """Never the standby; and claims of a peer about itself count from an admin only."""
     keyed = Keyed(brokers, tmp_path, same=same)
     ann, root, owner = keyed.peer(1, "ann"), keyed.peer(1, "root"), keyed.peer(0, "ann")
     job = owner.submit()
@@ -512,12 +512,12 @@ def test_a_broker_whose_key_the_owner_does_not_know_reports_no_owner(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The log says what to do; that counts once it tries again."""
+    """The log has the solution, which applies at the next attempt."""
     monkeypatch.setattr("eventmq.broker.relays.REFUSED", 0.5)
     keyed = Keyed(brokers, tmp_path, same=False, known=False)
     root = keyed.peer(1, "root")
     code = ""
-    while code != "no-owner":  # what is on its way when the owner refuses is asked for again
+    while code != "no-owner":  # messages in flight when the owner refuses are repeated
         call = root.tell(Call(root.new_id(), "queues", pack({})))
         error = root.until(lambda m: isinstance(m, Error) and (m.request == call or is_again(m)))  # noqa: B023 - called here
         assert isinstance(error, Error)
@@ -530,7 +530,7 @@ def test_a_broker_whose_key_the_owner_does_not_know_reports_no_owner(
 
 
 def test_only_a_broker_passes_messages_on(brokers: Brokers, tmp_path: Path) -> None:
-    """A client that says whose messages it passes on has the rights of its own key."""
+    """A client that claims to forward messages has the rights of its own key."""
     keyed = Keyed(brokers, tmp_path, same=True)
     bob = brokers.peer(keyed.runners[0], keyed.keys[0].of("bob"))
     root = Grant(keyed.keys[0].user("root"), "root", frozenset({"admin"}))

@@ -1,4 +1,4 @@
-"""The prefork pool with real processes: what runs, what is taken back, who dies."""
+"""The prefork pool with real processes: running jobs, withdrawn jobs, dying children."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def pids_of(pool):
 
 
 def is_gone(pid):
-    """Say whether a process has ended, reaped or not."""
+    """Return whether a process has ended, reaped or not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
         return stat.rpartition(")")[2].split()[0] == "Z"
@@ -150,7 +150,7 @@ def test_a_signal_to_the_whole_group_does_not_interrupt_a_job(driver, tmp_path, 
     assert driver.deaths == []
 
 
-# What is taken back
+# Withdrawal
 
 
 def test_what_has_not_started_is_taken_back(driver, tmp_path):
@@ -181,7 +181,7 @@ def test_the_race_for_a_job_has_one_winner(driver):
     assert driver.deaths == []
 
 
-# Who dies
+# Deaths
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_death_names_the_job_that_ran_and_the_slot_goes_on(driver, task, reaso
     driver.until(lambda: driver.deaths)
     (death,) = driver.deaths
     assert (death.slot, death.chunk, death.position, death.reason) == (0, 4, 2, reason)
-    assert [row.position for row in driver.rows[4]] == [0, 1], "what was answered before counts"
+    assert [row.position for row in driver.rows[4]] == [0, 1], "outcomes before the death count"
     (new,) = run(driver, 5, call("pid"))
     assert new not in before
     assert run(driver, 6, call("pid"), slot=1) == [before[1]]
@@ -223,7 +223,7 @@ def test_a_job_that_closes_the_pipes_is_named_although_it_had_returned(driver):
     death = only_death(driver)
     assert (death.chunk, death.position, death.signal) == (4, 2, 0)
     assert "closed the pipes" in death.reason
-    assert [row.position for row in driver.rows[4]] == [0, 1], "what was answered before counts"
+    assert [row.position for row in driver.rows[4]] == [0, 1], "outcomes before the death count"
     assert death.started == 1
     assert run(driver, 5, call("echo", 1)) == [1]
 
@@ -268,7 +268,7 @@ def test_a_child_that_ends_before_its_answer_reports_how_many_jobs_had_started(
 
 
 def test_jobs_never_end_the_pool_however_often_they_end_their_process(driver):
-    """More often in a row than children may fail that were given nothing."""
+    """More often in a row than children without jobs may fail."""
     for chunk in range(1, pool_module.MAX_EARLY_DEATHS + 3):
         driver.assign(chunk, call("end_before_the_answer", 1))
         assert only_death(driver).started == 1
@@ -342,7 +342,7 @@ def test_a_killed_fork_server_is_replaced_with_its_children(driver, tmp_path):
 
 
 def test_children_end_with_their_manager(tmp_path):
-    """kill -9 of the manager while a child sleeps: nobody is left who could write to stdout."""
+    """kill -9 of the manager while a child sleeps: no process is left with stdout open."""
     program = (
         "import sys, time\n"
         "from eventmq.execution.processes.pool import ProcessPool\n"
@@ -361,12 +361,12 @@ def test_children_end_with_their_manager(tmp_path):
         wait_for((tmp_path / "never.runs").exists)
         manager.kill()
         manager.wait()
-        assert select.select([manager.stdout], [], [], 10.0)[0], "somebody still has it open"
+        assert select.select([manager.stdout], [], [], 10.0)[0], "some process still has it open"
         assert manager.stdout.read() == ""
     wait_for(lambda: all(map(is_gone, pids)))
 
 
-# Who is stopped
+# Stopping
 
 
 def test_blocking_code_is_cancelled_at_once_and_its_process_replaced(driver, tmp_path):
@@ -446,12 +446,12 @@ def test_children_come_and_go_with_the_number_of_slots_in_use():
         pool.scale(3)
         driver.until(lambda: all(pids_of(pool)))
         assert run(driver, 9, call("echo", 1), slot=2) == [1]
-        assert driver.deaths == [], "nobody lost anything"
+        assert driver.deaths == [], "no job was lost"
     finally:
         pool.stop(0.0)
 
 
-# Who has served long enough
+# Recycling
 
 
 @pytest.mark.parametrize("option", ["max_jobs_per_child", "max_memory_per_child"])

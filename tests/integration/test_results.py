@@ -79,7 +79,7 @@ def test_a_result_whose_file_is_gone_is_unavailable_and_its_job_has_succeeded(ap
 
 
 def test_many_threads_and_coroutines_wait_for_one_job(app):
-    """Each gets the result, and the loop goes on while its coroutines wait."""
+    """Each gets the result, and the loop runs while its coroutines wait."""
     go = threading.Event()
     job = app.task(name="gate")(lambda: go.wait(20)).delay()
 
@@ -106,7 +106,7 @@ def test_ten_thousand_jobs_are_waited_for_together(app):
 
 
 def test_jobs_come_in_the_order_of_their_ends(app):
-    """Also those that had ended before anybody asked."""
+    """Including jobs that had ended before the first wait."""
     events = [threading.Event() for _ in range(4)]
 
     @app.task(name="turn", ignore_result=True)
@@ -138,7 +138,7 @@ def test_the_examples_of_the_page_about_results_run():
     page = (ROOT / "docs/howto/results.rst").read_text(encoding="utf-8")
     blocks = re.findall(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)", page)
     module = ModuleType("results_page")
-    sys.modules["results_page"] = module  # where the client looks for the exception
+    sys.modules["results_page"] = module  # the client searches the exception there
     try:
         for block in blocks:
             padding = "\n" * page[: page.index(block)].count("\n")

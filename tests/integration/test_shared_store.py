@@ -1,4 +1,4 @@
-"""Brokers with one store: one owns it, the others stand by, and peers are told which."""
+"""Brokers with one store: one owns it, the others stand by, and peers know the owner."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_status_shows_role_and_owner(brokers: Brokers) -> None:
 
 
 def test_an_owner_that_ends_leaves_the_store_to_a_standby(brokers: Brokers) -> None:
-    """Its peers are told that it goes, those of the standby at once that it owns the store."""
+    """Its peers get its goodbye, those of the standby a message about the new owner at once."""
     first, second = brokers.start(), brokers.start()
     peer, other = brokers.peer(first), brokers.peer(second)
     peer.inform()
@@ -82,7 +82,7 @@ def test_an_owner_that_ends_leaves_the_store_to_a_standby(brokers: Brokers) -> N
 
 
 def test_a_commit_whose_end_is_not_known_is_read_anew(brokers: Brokers) -> None:
-    """The broker owns the store in another epoch; what the client sends again is there once."""
+    """The broker owns the store in another epoch; repeated messages are stored once."""
     for fault in ("after", "before"):
         runner = brokers.start()
         peer = brokers.peer(runner)
@@ -122,7 +122,7 @@ def test_while_the_database_is_away_peers_stay_and_get_the_reason(brokers: Broke
 
 
 def test_an_owner_that_was_overtaken_stands_by(brokers: Brokers) -> None:
-    """It finds out at its next renewal at the latest, also if nobody sends anything."""
+    """It notices at its next renewal at the latest, even without messages."""
     runner = brokers.start()
     peer = brokers.peer(runner)
     peer.inform()
@@ -174,7 +174,7 @@ def test_a_wildcard_needs_an_address_for_peers(brokers: Brokers, host: str) -> N
 
 
 def test_a_broker_does_not_start_without_the_database(brokers: Brokers) -> None:
-    """Nor with another store than it is told to expect."""
+    """Nor with another store than the expected one."""
     brokers.database.down = True
     with pytest.raises(StoreError, match="cannot be reached"):
         brokers.make().bind()
@@ -185,7 +185,7 @@ def test_a_broker_does_not_start_without_the_database(brokers: Brokers) -> None:
 
 
 def test_peers_get_the_key_of_the_owner(brokers: Brokers, tmp_path: Path) -> None:
-    """Each broker has its own; what a key may do is checked by the owner as before, also anew."""
+    """Each broker has its own; the owner checks the role of a key, and reloads keys."""
     one, two = Keys(tmp_path / "one"), Keys(tmp_path / "two")
     for keys in (one, two):
         keys.pairs["admin"] = one.pair("admin")
@@ -256,7 +256,7 @@ def test_the_command_hands_the_store_over(brokers: Brokers, cli: Cli) -> None:
 def test_the_command_waits_until_no_other_broker_has_taken_the_store(
     brokers: Brokers, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the setting says for jobs."""
+    """For any value of the setting for jobs."""
     monkeypatch.setattr("eventmq.broker.ownership.HANDOVER", 1.0)
     monkeypatch.setenv("EVENTMQ_SUBMIT_TIMEOUT", "0.5")
     address = brokers.start().addresses["main"]
@@ -286,7 +286,7 @@ def test_a_store_that_is_not_shared_cannot_be_handed_over(cli: Cli, tmp_path: Pa
 
 
 def test_a_standby_that_cannot_use_the_store_is_not_ready(brokers: Brokers, cli: Cli) -> None:
-    """It could not take over, although it knows who owned the store last."""
+    """It could not take over, although it knows the last owner of the store."""
     brokers.start()
     second = brokers.start()
     brokers.database.go_away()
@@ -322,7 +322,7 @@ def test_a_standby_passes_messages_of_legacy_peers_on_to_the_owner(brokers: Brok
 
 
 def test_what_was_passed_on_is_never_passed_on_again(brokers: Brokers) -> None:
-    """Two standbys that each take the other for the owner would else go on for ever."""
+    """Otherwise two standbys that each take the other for the owner would forward for ever."""
     first, second = brokers.start(), brokers.start()
     peer = legacy(brokers, second, PREFIX + b"x")
     peer.send(b"REQUEST", b"q", b"guarantee", PLAIN)
@@ -343,7 +343,7 @@ def test_a_standby_that_takes_over_serves_its_legacy_peers_itself(brokers: Broke
 
 
 def test_without_an_owner_a_legacy_peer_finds_no_one(brokers: Brokers) -> None:
-    """As where the broker is down; it is not told of owners, which it does not know."""
+    """As if the broker were down; it gets no messages about owners, which it does not know."""
     runner = brokers.start()
     peer = brokers.peer(runner)
     peer.inform()

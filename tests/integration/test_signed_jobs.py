@@ -1,4 +1,4 @@
-"""Jobs and results that are signed: client and worker agree on what a signature covers."""
+"""Signed jobs and results: client and worker agree on the signed bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ KEY = "k" * 40
 
 
 def test_a_signed_job_runs_and_its_signed_result_is_read(tmp_path, monkeypatch):
-    """Both ways, by the handle of who sent it and by one that knows only the id."""
+    """With both serializers, by the handle of the sender and by one with only the id."""
     monkeypatch.chdir(tmp_path)
     app = EventMQ(
         "signed",

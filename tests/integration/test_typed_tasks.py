@@ -112,7 +112,7 @@ def test_arguments_and_results_come_back_as_their_classes(app, charge, acharge):
 
 
 def test_results_of_graphs_are_arguments_of_the_next_job(charge, acharge, total):
-    """Links, members and callbacks get what their annotations say, and so does the caller."""
+    """Links, members and callbacks get values of their annotated types, and so does the caller."""
     tipped = chain(charge.s(ORDER), acharge.s(), charge.s(tip=Decimal(1))).delay()
     assert tipped.get(timeout=20) == plus("2")
     both = group(charge.s(ORDER), acharge.s(ORDER)).delay()
@@ -164,7 +164,7 @@ def test_delay_refuses_what_does_not_fit_before_anything_is_sent(app, charge):
 
 
 def test_a_job_whose_arguments_do_not_fit_fails_before_it_runs_and_is_not_retried(app, charge):
-    """Whoever submits by name has no function that could say so."""
+    """A client that submits by name has no function to check against."""
     job = app.send("charge", ({"id": str(ORDER.id), "total": [1]},))
     with pytest.raises(JobFailed) as caught:
         job.get(timeout=20)
@@ -178,7 +178,7 @@ def test_a_job_whose_arguments_do_not_fit_fails_before_it_runs_and_is_not_retrie
 
 
 def test_plain_data_by_name_arrives_as_the_class(app, charge):
-    """Other programs, and the command line, say it as they can; `app.job` has plain data."""
+    """Other programs, and the command line, pass plain values; `app.job` returns plain data."""
     job = app.send("charge", (ORDER,), {"tip": "0.10"})
     again = app.send("charge", ({"id": str(ORDER.id), "total": "10"},))
     plain = job.get(timeout=20)

@@ -243,7 +243,7 @@ class Store:
         self.tell()
 
     def tell(self, *brokers):
-        """Let brokers, or all of them, say who the owner is."""
+        """Send the owner from some brokers, or from all of them."""
         info = OwnerInfo(self.epoch, STANDBY, self.owner.address, "", "x")
         for broker in brokers or self.brokers:
             role = ACTIVE if broker is self.owner else STANDBY
@@ -251,7 +251,7 @@ class Store:
             broker.features = replace(features, owner=info._replace(role=role))
 
     def until(self, condition):
-        """Serve both until something is so; return what is so."""
+        """Serve both until a condition is true; return its value."""
         deadline = time.monotonic() + TIMEOUT
         while not (result := condition()):
             assert time.monotonic() < deadline, [broker.messages for broker in self.brokers]
@@ -289,7 +289,7 @@ QUICK = {"heartbeat": 0.1, "heartbeat_timeout": 3.0}
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_of_brokers_that_share_a_store_the_owner_gives_the_jobs(store, start, first):
-    """The others are asked who it is, whatever their place among the addresses is."""
+    """The others are asked for the owner, at any position among the addresses."""
     brokers = [store.brokers[first], store.brokers[1 - first]]
     start(threads(), [broker.address for broker in brokers], **QUICK)
     store.served(store.a)
@@ -300,7 +300,7 @@ def test_of_brokers_that_share_a_store_the_owner_gives_the_jobs(store, start, fi
 
 
 def test_the_session_goes_on_with_the_next_owner(store, start, tmp_path, caplog):
-    """What runs goes on, and is answered there; the old owner's chunks are ignored."""
+    """Running jobs continue, and are answered there; the old owner's chunks are ignored."""
     start(processes(), [broker.address for broker in store.brokers], **QUICK)
     before = store.served(store.a)
     store.a.chunk(1, call("hold", str(tmp_path / "gate")), epoch=3)
@@ -340,7 +340,7 @@ def test_answers_are_kept_while_there_is_no_owner(store, start, tmp_path):
 
 
 def test_an_owner_at_another_address_gives_the_jobs(store, start, caplog):
-    """A standby says where it is."""
+    """A standby names its address."""
     caplog.set_level(logging.INFO, "eventmq.worker")
     start(threads(), [store.b.address], **QUICK)
     store.served(store.a)
@@ -362,7 +362,7 @@ def test_an_owner_whose_key_is_not_known_is_not_connected_to(store, start, caplo
 
 
 def test_a_worker_starts_while_its_first_broker_is_away(store, start):
-    """It tries the next one soon, which says who the owner is."""
+    """It tries the next broker soon, which names the owner."""
     store.owner = store.b
     store.tell()
     worker = start(threads(), ["tcp://127.0.0.1:9", store.b.address])
@@ -399,7 +399,7 @@ def test_it_logs_that_it_is_connected_was_disconnected_and_is_connected_again(
 
 
 def told_to_end(broker):
-    """Wait until the worker says that it takes nothing more."""
+    """Wait until the worker announces that it accepts no more jobs."""
     wait_for(lambda: Status.parse(broker.expect(commands.Ready).status).window == 0)
 
 

@@ -71,7 +71,7 @@ def test_the_objects_are_those_of_kubernetes(number: int, version: str) -> None:
 
 
 def test_all_commands_are_found() -> None:
-    """Else nothing below says anything."""
+    """Otherwise the tests below would check nothing."""
     assert {
         "compose schema", "compose broker1", "compose broker2", "compose worker",
         "compose beat", "image", "image health", "eventmq schema",
@@ -101,7 +101,7 @@ def test_probes_ask_the_broker_beside_them() -> None:
 
 
 def test_a_worker_is_alive_as_long_as_it_serves_its_metrics() -> None:
-    """Whatever they say: while the brokers are away, to restart workers helps nobody."""
+    """Whatever the metrics show: restarting workers does not help while brokers are away."""
     [container] = PODS["eventmq-worker"]["spec"]["containers"]
     line = container["args"]
     assert f"0.0.0.0:{METRICS_PORT}" == line[line.index("--metrics-bind") + 1]
@@ -153,7 +153,7 @@ def test_the_network_lets_workers_and_beats_in() -> None:
 
 
 def test_grace_is_longer_than_what_it_is_for() -> None:
-    """A worker lets jobs run for 30 s when it is told to end."""
+    """A worker lets jobs run for 30 s after SIGTERM."""
     assert "60s" == SERVICES["worker"]["stop_grace_period"]
     assert 60 == PODS["eventmq-worker"]["spec"]["terminationGracePeriodSeconds"]
 
@@ -264,7 +264,7 @@ def test_the_scaled_object_is_one() -> None:
 
 
 def test_workers_are_scaled_by_the_slots_of_one() -> None:
-    """What it scales is there, with as many slots as the threshold says."""
+    """The scaled deployment exists, and has as many slots as the threshold."""
     spec = SCALED["spec"]
     [container] = PODS[spec["scaleTargetRef"]["name"]]["spec"]["containers"]
     line = container["args"]

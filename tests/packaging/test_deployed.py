@@ -29,7 +29,7 @@ HEALTH: list[str] = json.loads(IMAGE["HEALTHCHECK"].partition(" CMD ")[2])
 ENV = dict(each.split("=", 1) for each in IMAGE["ENV"].split())
 SERVICES: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["services"]
 
-#: What says where packages are.
+#: Environment variables with the places of packages.
 PIP = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
 
 
@@ -117,7 +117,7 @@ def test_what_the_compose_file_starts_works(containers: Containers) -> None:
 
 
 def build(folder: Path) -> Path:
-    """Do what the Dockerfile says below another root; return the programs of the image."""
+    """Run the steps of the Dockerfile below another root; return the programs of the image."""
     own, *paths = instructions((DEPLOY / "Dockerfile").read_text("utf-8"))
     assert own == ("FROM", "python:3.13-slim AS build")
     left_out = (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8").split()
@@ -141,7 +141,7 @@ def build(folder: Path) -> Path:
 
 
 def test_what_is_in_the_image_works(tmp_path: Path) -> None:
-    """What is built starts, alone, a broker on a disk; its health check says how that is."""
+    """The built program starts a broker on a disk; its health check reports the broker's health."""
     programs = build(tmp_path)
     size = sum(each.stat().st_size for each in programs.parent.rglob("*") if each.is_file())
     assert size < 130e6

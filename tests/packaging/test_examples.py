@@ -22,7 +22,7 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/pyproject.
 LEFT_BEHIND = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "_build")
 COLUMNS = ["name", "version", "origin", "hooks", "provides", "in_use"]
 
-#: What a user would write, with a name of each plugin.
+#: Code of a user, with a name from each plugin.
 PROGRAM = """
 from eventmq import EventMQ
 from eventmq_retry_example import fibonacci
@@ -74,7 +74,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def run(*command, cwd):
-    """Run a command in a clean environment and return what it wrote to stdout."""
+    """Run a command in a clean environment and return its stdout."""
     keep = {"PATH", "HOME", "TMPDIR", "LANG", "SSL_CERT_FILE"}
     env = {n: v for n, v in os.environ.items() if n in keep or n.startswith("PIP_")}
     done = subprocess.run(
@@ -188,7 +188,7 @@ def test_the_gateway_serves_and_the_command_asks(installed, serve, tmp_path):
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_its_own_tests_pass(example, tmp_path):
-    """As its README says: with the suites of EventMQ, here in the environment of these tests."""
+    """As in its README, with the suites of EventMQ, here in the environment of these tests."""
     copy = tmp_path / "example"
     shutil.copytree(example, copy, ignore=LEFT_BEHIND)
     code = "import sys, pytest; sys.path[:0] = ['src', sys.argv[1]]; sys.exit(pytest.main(['-q']))"

@@ -1,4 +1,4 @@
-"""supervisord runs what deploy/supervisord.conf says."""
+"""supervisord runs the programs of deploy/supervisord.conf."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_broker_worker_and_beat_run_and_are_drained(shell: Shell) -> None:
         logs = shell.folder / "logs"
         until(
             lambda: any("ending: no new jobs" in each.read_text() for each in logs.iterdir()),
-            "the worker is told to end",
+            "the worker ends",
         )
         go.touch()
         assert supervisor.wait() == 0

@@ -27,7 +27,7 @@ PROGRAMS = Path(sys.executable).parent
 
 LINES = re.findall(r"^    \$ ((?:gunicorn|uvicorn) .*)$", PAGE.read_text("utf-8"), re.MULTILINE)
 
-#: What the page imports. A job says in which process it was submitted.
+#: The module that the page imports. A job returns the process in which it was submitted.
 SHOP = """
 import os
 

@@ -57,7 +57,7 @@ def test_the_wheel_holds_every_source_file_and_nothing_else(wheel: zipfile.ZipFi
 
 
 def test_every_folder_of_the_packages_is_a_package() -> None:
-    """A folder without ``__init__.py`` would be left out of the wheel without a word."""
+    """A folder without ``__init__.py`` would silently be missing from the wheel."""
     folders = {
         folder
         for name in PACKAGES

@@ -39,7 +39,7 @@ def expected(name: str, end: float) -> list[float]:
 
 
 class Weather:
-    """Kills beats at random places, and says when one is to be paused."""
+    """Kills beats at random points, and chooses when one is paused."""
 
     def __init__(self, seed: int, rate: float) -> None:
         self.random = random.Random(seed)
@@ -61,7 +61,7 @@ def beats(seed: int) -> Iterator[Beats]:
 
 
 def step(beats: Beats, alive: list[BeatRunner | None], paused: dict[int, float], weather) -> float:
-    """Let every beat that lives do a turn; return how long all of them want to wait."""
+    """Run a tick of every living beat; return the seconds until the next one."""
     now, waits = beats.clock.now(), [600.0]
     for index, beat in enumerate(alive):
         if paused.get(index, 0.0) > now:
@@ -97,7 +97,7 @@ def test_each_fire_time_fires_exactly_once(beats: Beats, number: int, seed: int)
         wait = step(beats, alive, paused, weather)
         # Leave the middle of nowhere out: a beat wakes up for its fire times, and for the lease.
         beats.clock.advance(min(wait, 900.0) + weather.random.uniform(0.0, 1.0))
-    for _ in range(40):  # what the last death left
+    for _ in range(40):  # leftovers of the last death
         step(beats, alive, paused, weather)
         beats.clock.advance(0.5)
     assert weather.deaths > 50

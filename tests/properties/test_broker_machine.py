@@ -22,7 +22,7 @@ WORKERS = ("w0", "w1", "w2")
 
 TASKS = ("shop.add", "mail.send", "page.read")
 
-#: What a worker may know; nothing means everything.
+#: Tasks that a worker may know; empty for all.
 KNOWN = ((), (), TASKS[:1], TASKS[1:], TASKS)
 
 ALIVE = frozenset({"queued", "delayed", "running"})
@@ -115,7 +115,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.confirmed)
     @rule(running=st.booleans())
     def purge(self, running: bool) -> None:
-        """Cancel all jobs of the queue but, unless it is said, the running ones."""
+        """Cancel all jobs of the queue, without the running ones if ``running`` is false."""
         self.generation += 1
         self.broker.call(
             "bulk",
@@ -175,7 +175,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(w.held for w in self.workers.values() if w.alive))
     @rule(data=st.data(), kind=st.sampled_from(sorted(OutcomeKind)), lose_ack=st.booleans())
     def answer(self, data: st.DataObject, kind: int, lose_ack: bool) -> None:
-        """Answer some positions of a held chunk; say it twice if the ACK is lost."""
+        """Answer some positions of a held chunk; repeat the answer if the ACK is lost."""
         busy = sorted(n for n, w in self.workers.items() if w.alive and w.held)
         worker = self.workers[data.draw(st.sampled_from(busy))]
         number = data.draw(st.sampled_from(sorted(worker.held)))
@@ -190,7 +190,7 @@ class BrokerMachine(RuleBasedStateMachine):
             messages = self.broker.answer(worker.identity, chunk.message, rows)
             self.note(worker, messages)
             if not connected:
-                return  # told to inform again; it still holds everything
+                return  # asked to inform again; it still holds all its chunks
             assert any(isinstance(m, Ack) for m in messages)
         chunk.open -= set(positions)
         if not chunk.open:
@@ -236,7 +236,7 @@ class BrokerMachine(RuleBasedStateMachine):
         return {key.identity for key, peer in self.broker.core.state.peers.items() if peer.session}
 
     def collect(self) -> None:
-        """Hand what the broker sent to the workers that are there."""
+        """Deliver the messages of the broker to the connected workers."""
         for worker in self.workers.values():
             self.note(worker, self.broker.took(worker.identity))
 
@@ -336,7 +336,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for worker in self.workers.values():
             worker.alive = False
         self.broker.wait(31.0)
-        self.collect()  # what still went to the dead was sent before what comes now
+        self.collect()  # messages to dead workers were sent before the new ones
         self.generation += 1
         identity = f"last.{self.generation}".encode()
         worker = ModelWorker(f"last-{self.generation}", identity)

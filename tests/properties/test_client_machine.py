@@ -1,4 +1,4 @@
-"""Whatever the network and the brokers do: what the client was told is true once they are well."""
+"""Whatever network and brokers do, answers that the client got are true once they are well."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ EXPRESSIONS = [
     ("15 0-12/2 * * *", frozenset({15}), frozenset({0, 2, 4, 6, 8, 10, 12}), True),
 ]
 
-#: Minutes around a change that are looked at.
+#: Minutes around a change that are checked.
 AROUND = 14 * 60
 MINUTE = timedelta(minutes=1)
 
@@ -67,7 +67,7 @@ def changes(name: str) -> list[datetime]:
 
 
 def shown(name: str, change: datetime) -> list[tuple[float, datetime]]:
-    """Return (Unix time, what the clocks show) for each minute around a change."""
+    """Return (Unix time, time shown by the clocks) for each minute around a change."""
     zone, start = ZoneInfo(name), change.timestamp() - AROUND * 60
     times = [start + n * 60 for n in range(2 * AROUND)]
     return [(at, datetime.fromtimestamp(at, zone).replace(tzinfo=None)) for at in times]
@@ -106,7 +106,7 @@ def test_cron_fires_as_the_clocks_of_the_zone_show(name):
     """At every change; where the zone has none left, on one day without."""
     for change in some(changes(name) or [datetime(2026, 3, 29, tzinfo=timezone.utc)]):
         rows = shown(name, change)
-        # What begins before the first minute may be the second of two: leave out the edges.
+        # An hour before the first minute may be the second of two: leave out the edges.
         begin, end = rows[0][0] + 3 * 3600, rows[-1][0] - 3 * 3600
         times = {missing: named(rows, missing) for missing in ("next", "skip")}
         for expression, minutes, hours, fixed in EXPRESSIONS:

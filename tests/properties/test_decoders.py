@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Examples that each decoder reads.
 EXAMPLES = 10_000
 
-#: What begins to make sense somewhere.
+#: Beginnings of valid messages.
 WORDS = [
     b"", b"eMQP/1.0", b"REQUEST", b"REPLY", b"INFORM", b"SCHEDULE", b"PUBLISH", b"worker", b"id",
     b"MDPC02", b"MDPW02", b"\x01", b"\x02", b"\x03", b"\x04", b"\x05", b"\x06", b"PING", b"PUT",
@@ -84,7 +84,7 @@ OF_TEXT: list[Callable[[str], object]] = [
     parse_certificate,
 ]
 
-#: What a decoder may raise.
+#: Exceptions that a decoder may raise.
 REFUSED = (ProtocolError, emp.EmpError, KeyFileError)
 
 
@@ -120,7 +120,7 @@ def test_no_decoder_is_left_out() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 3, 999, 1001, 70_000])
 def test_long_bytes_of_one_kind_are_read_or_refused(size: int) -> None:
-    """Deep, long and empty: what a generator of short examples does not make."""
+    """Deep, long and empty data, which a generator of short examples does not make."""
     for byte in (b"\0", b"\xff", b"[", b"{", b"\x91", b"\x81", b",", b"%", b'"', b"9", b" "):
         data = byte * size
         for decoder in OF_BYTES:

@@ -35,7 +35,7 @@ def _text(value: Any) -> str:
 
 @pytest.fixture(scope="module", params=[1000, 1], ids=["whole", "slices"])
 def inline(request: Any) -> Any:
-    """Return the app inside of this test; what a commit causes in a graph is bounded."""
+    """Return the app, in this process; the number of commits of a graph is bounded."""
     with use_app(app) as inline:
         state = inline._cluster.core.state
         state.limits = replace(state.limits, graph_slice=request.param)
@@ -46,7 +46,7 @@ def inline(request: Any) -> Any:
 
 
 class Leaf(NamedTuple):
-    """The end of a job: its value, or None, and whether lists go on without it."""
+    """The end of a job: its value or None, and whether lists continue without it."""
 
     value: str | None
     collected: bool = False
@@ -61,7 +61,7 @@ class Given(NamedTuple):
 
 
 def run(part: Expression, given: Given) -> tuple[Any, Given]:
-    """Return the tree of ends, and what comes after an empty part gets."""
+    """Return the tree of ends, and the input of the part after an empty one."""
     if isinstance(part, Signature):
         return _call(part, given), given
     if isinstance(part, (Chain, Chord)):
@@ -99,7 +99,7 @@ def _values(tree: Any) -> Any:
 
 
 def _handed_on(tree: Any, given: Given) -> Given:
-    """Return what comes after a part gets."""
+    """Return the input of the next part."""
     leaves = _leaves(tree)
     broken = any(leaf.value is None and not leaf.collected for leaf in leaves)
     return Given(True, _values(tree), given.broken if not leaves else broken)

@@ -23,7 +23,7 @@ from tests.support.examples import examples
 
 ENDED = {"succeeded", "failed", "cancelled", "expired"}
 
-#: What workers say: of a chunk that they hand back nothing had started.
+#: Outcomes of workers; no job of a handed-back chunk had started.
 ANSWERS = [
     OutcomeKind.SUCCEEDED,
     OutcomeKind.SUCCEEDED,
@@ -45,7 +45,7 @@ class Bound(NamedTuple):
 
     @property
     def headers(self) -> str:
-        """As a job says it."""
+        """The same as headers of a job."""
         rate = f",limit-rate:{self.rate}/10s" if self.rate else ""
         return rate + (f",limit-running:{self.most}" if self.most else "")
 
@@ -95,7 +95,7 @@ class Bucket:
 
 @dataclass
 class Model:
-    """A worker: what it received and holds; it outlives its connection and the broker."""
+    """A worker: its received and held chunks; it outlives its connection and the broker."""
 
     session: str
     identity: bytes = b""
@@ -187,7 +187,7 @@ class LimitsMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(w.held for w in self.workers.values()))
     @rule(data=st.data(), kind=st.sampled_from(ANSWERS))
     def answer(self, data: st.DataObject, kind: OutcomeKind) -> None:
-        """Answer a part of a chunk; who is not known says INFORM first."""
+        """Answer a part of a chunk; an unknown worker sends INFORM first."""
         name = data.draw(st.sampled_from(sorted(n for n, w in self.workers.items() if w.held)))
         worker = self.workers[name]
         if worker.identity not in self.connected():
@@ -245,7 +245,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(registered=st.booleans())
     def crash(self, registered: bool) -> None:
-        """Jobs without guarantee are gone; workers inform at once, or when they next speak."""
+        """Jobs without guarantee are lost; workers inform at once, or before their next message."""
         self.broker.crash()
         self.kinds = {i: kind for i, kind in self.kinds.items() if kind[1] != "v"}
         for name in list(self.workers) if registered else ():
@@ -269,7 +269,7 @@ class LimitsMachine(RuleBasedStateMachine):
             self.buckets["default"].move(by, self.broker.clock.time)
 
     def collect(self) -> None:
-        """Look at what the broker sent, and hand it to who is there."""
+        """Check the messages of the broker, and deliver them to the connected workers."""
         sessions = {worker.session: worker for worker in self.workers.values()}
         for chunk, index in chunks(self.broker.dispatched):
             ids = [entry.id for entry in index.entries]
@@ -297,7 +297,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_limit_of_concurrency_is_passed(self) -> None:
-        """And what limiters count is what is leased."""
+        """And the counts of limiters are those of the leased jobs."""
         leased = [self.kinds[job_id] for job_id in self.leased()]
         limiters = self.broker.core.state.limiters
         for kind, n in Counter(kind for _, kind in leased).items():

@@ -88,7 +88,7 @@ class UniqueMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(sorted(MODES)), countdown=st.sampled_from([0, 3]))
     def submit(self, key: str, countdown: int) -> None:
-        """It is taken where the mode says so; a refusal names a job that has not ended."""
+        """A duplicate is accepted if the mode allows it; a refusal names an unfinished job."""
         text = f"unique:{key},unique-mode:{MODES[key]}"
         if countdown:
             text += f",countdown:{countdown}"
@@ -121,7 +121,7 @@ class UniqueMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The worker has its chunks, and says so to the new broker."""
+        """The worker has its chunks, and reports them to the new broker."""
         self.broker.crash()
         self.inform()
 

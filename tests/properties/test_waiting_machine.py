@@ -144,7 +144,7 @@ class WaitingMachine(RuleBasedStateMachine):
     # Looking
 
     def collect(self) -> None:
-        """Look at each chunk once, at the time when it left."""
+        """Check each chunk once, at the time when it was sent."""
         for request, index in chunks(self.broker.dispatched[self.seen :]):
             number = parse_headers(request.headers).chunk
             if number <= self.received:

@@ -313,7 +313,7 @@ def test_texts_that_are_none_are_refused(
 @few
 @given(BYTES | PLAIN.map(batches.pack))
 def test_an_error_is_always_read(data: bytes) -> None:
-    """A job fails with whatever its worker said."""
+    """A job fails with the error that its worker sent."""
     assert isinstance(decode_error(data), RemoteError)
 
 
