@@ -435,7 +435,8 @@ def _options_of(kind: Any) -> Mapping[str, Option]:
         hints = get_type_hints(kind, include_extras=True)
     except NameError as error:
         raise PluginError(
-            f"the options {kind.__qualname__} have a type that is not there at run time: {error}"
+            f"the options {kind.__qualname__} have a type that cannot be resolved at run time: "
+            f"{error}"
             "; import it outside of `if TYPE_CHECKING`"
         ) from error
     options = {}
@@ -465,7 +466,7 @@ def read_values(
     for name, value in values.items():
         if name not in options:
             if name == "url" and isinstance(value, str) and "://" in value:
-                raise PluginError(f"{owner} takes no URL: choose it by its name alone")
+                raise PluginError(f"{owner} does not accept a URL: use its name alone")
             raise PluginError(f"{owner} has no option {name!r}; {did_you_mean(name, options)}")
         try:
             converted[options[name].field] = options[name].read(value)

@@ -369,7 +369,7 @@ class Fenced(StoreError):
 class Unknown(StoreError):
     """The connection to the store was lost: the batch may or may not have been stored.
 
-    Do not write it again; read the state of the store anew instead.
+    Do not write it again; read the state of the store again instead.
     """
 
 

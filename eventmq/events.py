@@ -118,36 +118,40 @@ def _column(name: str, type_: str, meaning: str, *, nullable: bool = True) -> Ev
 COLUMNS = (
     _column("broker_id", "string", "The broker's store", nullable=False),
     _column("seq", "int64", "Number of the event: 1, 2, 3 ... per broker", nullable=False),
-    _column("ts_us", "int64", "When it happened", nullable=False),
-    _column("kind", "string", "What happened", nullable=False),
-    _column("job_id", "string", "Of all kinds but ``gap`` and some ``operation``"),
+    _column("ts_us", "int64", "Time of the event", nullable=False),
+    _column("kind", "string", "Kind of the event", nullable=False),
+    _column("job_id", "string", "Id of the job; null for ``gap`` and some ``operation``"),
     _column("root_id", "string", "First job of the tree that the job belongs to"),
     _column("parent_id", "string", "The job that it waited for, or that submitted it"),
-    _column("trace_id", "string", "Of the trace that the job belongs to"),
+    _column("trace_id", "string", "Id of the trace that the job belongs to"),
     _column("task", "string", "Name of the task, null for a legacy job"),
     _column("queue", "string", "Name of the queue"),
-    _column("attempt", "int32", "From 1; grows when the job failed and is tried again"),
-    _column("delivery", "int32", "From 1; grows at each dispatch; 0 before the first"),
+    _column("attempt", "int32", "Number of the attempt, from 1; grows at each retry"),
+    _column(
+        "delivery", "int32", "Number of the delivery; grows at each dispatch; 0 before the first"
+    ),
     _column("worker_id", "string", "Name of the worker session that had the job"),
-    _column("host", "string", "Of that worker"),
-    _column("release", "string", "Of the code that submitted it, where the job says it"),
+    _column("host", "string", "Host of that worker"),
+    _column("release", "string", "Release of the code that submitted it, if the job has one"),
     _column("error_type", "string", "Dotted name of the exception"),
-    _column("error_fingerprint", "string", "Same for errors of the same type and place"),
-    _column("wait_us", "int64", "Of an attempt that ended: from being ready to the start"),
-    _column("run_us", "int64", "From the start to the end, by the worker's clock"),
+    _column("error_fingerprint", "string", "The same for errors of the same type and location"),
+    _column("wait_us", "int64", "Waiting time of an ended attempt: from ready to its start"),
+    _column("run_us", "int64", "Run time, by the worker's clock"),
     _column("bytes_in", "int64", "Length of the arguments"),
     _column("bytes_out", "int64", "Length of the result or error"),
     _column("schedule_id", "string", "The schedule that fired it"),
     _column("schema_version", "int32", "Version of this table", nullable=False),
-    _column("leased_us", "int64", "When the job was handed to the worker"),
-    _column("started_us", "int64", "When the worker started it, by the worker's clock"),
-    _column("due_us", "int64", "When a delayed job becomes ready, or would if it had not expired"),
-    _column("gap_first", "int64", "Of a ``gap``: the first missing number"),
-    _column("gap_last", "int64", "Of a ``gap``: the last missing number"),
-    _column("arguments", "string", "JSON: what the redactor lets through of the arguments"),
-    _column("result", "string", "JSON: what the redactor lets through of the result"),
-    _column("actor", "string", "Who did it, of an ``operation`` and what it caused"),
-    _column("operation", "string", "What they did, such as ``cancel`` or ``pause``"),
+    _column("leased_us", "int64", "Time when the job was handed to the worker"),
+    _column("started_us", "int64", "Time when the worker started it, by the worker's clock"),
+    _column(
+        "due_us", "int64", "Time when a delayed job becomes ready, or would have if not expired"
+    ),
+    _column("gap_first", "int64", "For a ``gap``: the first missing number"),
+    _column("gap_last", "int64", "For a ``gap``: the last missing number"),
+    _column("arguments", "string", "JSON: the arguments as far as the redactor allows"),
+    _column("result", "string", "JSON: the result as far as the redactor allows"),
+    _column("actor", "string", "User who requested the ``operation``, also for its effects"),
+    _column("operation", "string", "Name of the operation, such as ``cancel`` or ``pause``"),
 )
 
 
@@ -264,7 +268,7 @@ def unpack_blocks(body: bytes) -> list[Block]:
     try:
         blocks = [Block(*block) for block in msgpack.unpackb(body, strict_map_key=False)]
     except Exception as error:
-        raise EventMQError(f"{len(body)} bytes are no packed events") from error
+        raise EventMQError(f"{len(body)} bytes are not packed events") from error
     return blocks
 
 

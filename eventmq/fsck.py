@@ -85,7 +85,7 @@ def _copy(rows: SqliteRows, source: RowsOf) -> Iterator[Finding]:
         yield Finding(
             "unique", table, f"{duplicates} rows have the key of another row",
             "it is chance which of them the broker finds: jobs run twice, or never",
-            "remove all but one of each and make the indexes of the table anew", repairable=False,
+            "remove all but one of each and rebuild the indexes of the table", repairable=False,
         )  # fmt: skip
 
 

@@ -161,11 +161,11 @@ class Plan(NamedTuple):
 
     def _check(self, count: int) -> None:
         if len(self.inputs) != count or max(map(len, self[1:])) > count:
-            raise _bad(f"{count} jobs have {count} inputs, and no more of the rest")
+            raise _bad(f"{count} jobs have {count} inputs, and at most {count} of the others")
         firsts: dict[int, int] = {}
         for node, at in enumerate(self.inputs):
             if type(at) is not int or not -1 <= at < len(self.joins):
-                raise _bad(f"the input of node {node} is no number of a join")
+                raise _bad(f"the input of node {node} is not the number of a join")
             firsts.setdefault(at, node)
         members: set[int] = set()
         for number, tree in enumerate(self.joins):
@@ -417,7 +417,7 @@ def _check(role: str, parts: tuple[Any, ...]) -> None:
     for part in parts:
         if not isinstance(part, Expression):
             raise SettingsError(
-                f"{role} is a signature, chain, group or chord, not {part!r:.80}: say task.s(...)"
+                f"{role} is a signature, chain, group or chord, not {part!r:.80}: use task.s(...)"
             )
 
 
@@ -499,7 +499,7 @@ class _Builder:
         elif isinstance(expression, Group):
             value = self._group(expression, before, depth)
         else:
-            raise SettingsError(f"it is no signature, chain, group or chord: {expression!r:.80}")
+            raise SettingsError(f"it is not a signature, chain, group or chord: {expression!r:.80}")
         end = len(self.signatures)
         if end > first:
             self.handlers += [(handler, first, end) for handler in expression.handlers]

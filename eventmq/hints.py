@@ -22,7 +22,7 @@ _DEFAULTS = 'write task_defaults={"timeout": 60} for all tasks, or options of ea
 _SETTINGS = "settings are arguments of EventMQ(...) or stand in eventmq.toml; app.settings has them"
 _RESULT = "app.job(job_id) is the handle of a job"
 _EAGER = "use eventmq.testing in tests, or call the function itself"
-_RECONNECT = "clients and workers come back by themselves: leave it out"
+_RECONNECT = "clients and workers reconnect automatically: leave it out"
 
 #: Arguments of ``@app.task``.
 TASK_OPTIONS: Mapping[str, str] = {
@@ -49,7 +49,7 @@ CALL_OPTIONS: Mapping[str, str] = {
     "exchange": _EXCHANGE,
     "link": "write chain(first.s(...), second.s(...))",
     "link_error": "write task.s(...).on_error(handler.s(...)).delay()",
-    "retry": "the client sends again by itself until submit_timeout: leave it out",
+    "retry": "the client resends automatically until submit_timeout: leave it out",
     "routing_key": _EXCHANGE,
     "soft_time_limit": _SOFT,
     "task_id": "it is called job_id",
@@ -91,7 +91,7 @@ TASK: Mapping[str, str] = {
 JOB: Mapping[str, str] = {
     "children": "app.job(id).graph() and eventmq job ID --tree show the jobs of a graph",
     "failed": 'write job.state == "failed"',
-    "forget": "results go by themselves when result_ttl has passed",
+    "forget": "results are removed when result_ttl has passed",
     "parent": "app.job(id).graph() and eventmq job ID --tree show the jobs of a graph",
     "result": "write job.get()",
     "revoke": "write job.cancel()",

@@ -164,7 +164,7 @@ class JobContext:
             note: A short text for users, at most 1,000 characters.
 
         Raises:
-            TypeError: A number is none, or the note is no text.
+            TypeError: A number is not a number, or the note is not text.
             ValueError: A number is not finite.
         """
         for value in (done,) if total is None else (done, total):
@@ -352,7 +352,7 @@ class CommandOption:
     def __post_init__(self) -> None:
         name, minimum = str(self.name), self.minimum
         if not name.isidentifier() or not name.islower():
-            raise ValueError(f"{self.name!r} is no name of an option, such as virtual_host")
+            raise ValueError(f"{self.name!r} is not a name of an option such as virtual_host")
         for field_name in ("name", "metavar", "help"):
             if not isinstance(value := getattr(self, field_name), str) or not value:
                 raise ValueError(f"{field_name} of the option {name!r} is {value!r}, and not text")

@@ -94,7 +94,7 @@ class GuardedOrder:
         chosen = self._order.choose(list(queues))
         if not any(chosen == name for _, name in queues):
             names = ", ".join(repr(name) for _, name in queues)
-            raise HookError(f"it returned {chosen!r}, which is none of {names}")
+            raise HookError(f"it returned {chosen!r}, which is not one of {names}")
         return chosen
 
     def charge(self, queue: str, weight: int, jobs: int) -> None:
@@ -139,7 +139,7 @@ class GuardedRouting:
         credit = {worker.session: worker.credit for worker in workers}
         for session, chunks in Counter(chosen).items():
             if session not in credit:
-                raise HookError(f"it returned {session!r}, which is no session offered")
+                raise HookError(f"it returned {session!r}, which was not offered")
             if chunks > credit[session]:
                 raise HookError(
                     f"it returned {session!r} {chunks} times, with a credit of {credit[session]}"
@@ -167,5 +167,5 @@ class GuardedRouting:
     ) -> str | None:
         session = cast("KeyedRouting", self._strategy).prefer(queue, key, list(workers), now)
         if session is not None and all(session != worker.session for worker in workers):
-            raise HookError(f"it returned {session!r}, which is no session offered")
+            raise HookError(f"it returned {session!r}, which was not offered")
         return session

@@ -184,7 +184,7 @@ def _named(module: ModuleType, attribute: str) -> EventMQ:
         kind, apps = type(value).__name__, _apps(module)
         hint = did_you_mean(attribute, apps) if apps else "name one that is EventMQ(...)"
         path = f"{module.__name__}:{attribute}"
-        raise AppNotFound(f"{path} is no app, but of type {kind}; {hint}")
+        raise AppNotFound(f"{path} is not an app, but of type {kind}; {hint}")
     return value
 
 

@@ -774,7 +774,7 @@ def diagnose(
     task, state = info.get("task"), info["state"]
     subject = f"job {info['id']} of task {task!r}" if task else f"job {info['id']}"
     if state in _ENDED:
-        return f"{subject} {state} just after {waited}; get() again says how it ended"
+        return f"{subject} {state} just after {waited}; call get() again for its result"
     reason = _reason(info, queues, workers)
     return f"{subject} is still {state} after {waited}{f': {reason}' if reason else ''}"
 

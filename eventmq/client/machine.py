@@ -74,7 +74,7 @@ NO_OWNER_RETRY = 0.2
 RETRY = 1.0
 
 #: `BrokerConnection.last_error` of an owner at an address that was not given.
-NAMED = "another broker says that it owns the store"
+NAMED = "another broker named it as the owner of the store"
 
 
 class ClientMachine:

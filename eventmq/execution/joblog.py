@@ -212,7 +212,7 @@ def lost(reason: str, started: int, others: int) -> None:
     with suppress(Exception):
         _log.error(
             "a process of the worker ended with %d jobs that it had started: %s; they run again "
-            "one by one, so that the next death says which job it was; %d others go back",
+            "one by one, so that the next death shows which job it was; %d others go back",
             started, reason, others,
         )  # fmt: skip
 

@@ -91,7 +91,7 @@ def split_address(address: str) -> tuple[str, int]:
     host = host.strip("[]")
     digits = port.isascii() and port.isdigit() and len(port) < 6  # noqa: PLR2004 - of 65535
     if not colon or not host or not digits or int(port) > _HIGHEST_PORT:
-        raise PluginError(f"{address!r} is no address; write tcp://HOST:PORT")
+        raise PluginError(f"{address!r} is not an address; write tcp://HOST:PORT")
     return ("0.0.0.0" if host == "*" else host), int(port)  # noqa: S104 - as ZeroMQ reads it
 
 
@@ -160,7 +160,7 @@ class GatewayAuthenticator:
             NotAllowed: It was admitted, or there was no answer. The gateway must not serve.
         """
         if self._any:
-            logger.warning("CURVE is on, and any key is served: the option any_key says so")
+            logger.warning("CURVE is on, and the option any_key admits every key")
         elif self._zap is not None:
             for address in addresses.values():
                 self._zap.test(address)

@@ -376,12 +376,12 @@ class Loader:
             wrong = next(caller.name for caller in callers if not caller.has_spec())
             name = self._hooks.get_name(error.plugin)
             plugin = self.plugins[str(name)]
-            msg = f"{plugin} implements {wrong!r}, and there is no such hook"
+            msg = f"{plugin} implements {wrong!r}, which is not a hook"
             hint = f"{did_you_mean(wrong, _SPECS)}{plugin.remedy}"
             raise HookError(f"{msg}; {hint}") from error
         for name in sorted(self._disabled - self._disabled_found):
             hint = did_you_mean(name, self.plugins)
-            log.warning("plugin %r is switched off, but there is none; %s", name, hint)
+            log.warning("plugin %r is disabled but does not exist; %s", name, hint)
         self._check_options(options)
 
     def _check_options(self, options: Iterable[str]) -> None:
@@ -670,7 +670,7 @@ class PluginManager:
             listed = options if isinstance(options, (list, tuple)) else [options]
             if listed is not options or not all(isinstance(o, CommandOption) for o in listed):
                 raise HookError(
-                    f"what {plugin} declares for {owner!r} is no list of CommandOption"
+                    f"what {plugin} declares for {owner!r} is not a list of CommandOption"
                     f"{plugin.remedy}"
                 )
             for option in options if kind.hook in kinds else ():
@@ -706,7 +706,7 @@ class PluginManager:
                 )
             if not callable(read):
                 raise HookError(
-                    f"the task option {name!r} of {plugin} is no function{plugin.remedy}"
+                    f"the task option {name!r} of {plugin} is not a function{plugin.remedy}"
                 )
             readers[name], owners[name] = partial(_read_role, plugin, name, read), plugin
         return readers
@@ -766,7 +766,7 @@ def _read_role(
     role: object = read(value)
     if not isinstance(role, TaskRole):
         raise HookError(
-            f"the task option {name!r} of {plugin} gives {type(role).__name__}, no TaskRole"
+            f"the task option {name!r} of {plugin} returns {type(role).__name__}, not a TaskRole"
             f"{plugin.remedy}"
         )
     return role

@@ -376,7 +376,7 @@ class CallOptions:
             values.seconds("result_ttl", self.result_ttl)
         if self.countdown is not None and self.eta is not None:
             raise SettingsError(
-                "countdown and eta say the same in two ways; allowed is one of them"
+                "countdown and eta exclude each other; allowed is one of them"
             )
         self.ready()
         self.expiry()

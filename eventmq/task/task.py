@@ -639,7 +639,7 @@ def task_name(function: Callable[..., Any]) -> str:
 
 def _check_function(function: Callable[..., Any], options: TaskOptions) -> None:
     if not inspect.isroutine(inspect.unwrap(function)):
-        raise SettingsError(f"a task is a function; {function!r} is none")
+        raise SettingsError(f"a task is a function; {function!r} is not one")
     if _is_method(function):
         raise SettingsError(
             f"a task is a function, and {function.__qualname__} is a method: a worker has no "
@@ -651,7 +651,7 @@ def _check_function(function: Callable[..., Any], options: TaskOptions) -> None:
     if options.only_for_streams and not is_generator(function):
         names = " and ".join(options.only_for_streams)
         raise SettingsError(
-            f"task {options.name or task_name(function)} is no generator and has no parts: "
+            f"task {options.name or task_name(function)} is not a generator and has no parts: "
             f"leave out {names}"
         )
 

@@ -120,7 +120,7 @@ def timestamp(name: str, value: object) -> float:
     if not isinstance(value, datetime):
         refuse(name, value, allowed)
     if value.utcoffset() is None:
-        refuse(name, value, f"{allowed}; this one is naive: it does not say in which zone")
+        refuse(name, value, f"{allowed}; this one is naive: it has no time zone")
     return max(value.timestamp(), 0.0)
 
 

@@ -138,7 +138,7 @@ BAD = {
     "unknown hook": (
         MISSPELT, "",
         (
-            f"{WHO} implements 'eventmq_queue_order', and there is no such hook; did you mean "
+            f"{WHO} implements 'eventmq_queue_order', which is not a hook; did you mean "
             "'eventmq_queue_orders'?"
         ),
     ),

@@ -394,8 +394,11 @@ def test_a_task_option_has_one_plugin() -> None:
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        ({"stomp": "q"}, r"'stomp' of plugin 'Made'.* is no function; switch it off with"),
-        ({"stomp": str}, r"'stomp' of plugin 'Made'.* gives str, no TaskRole; switch it off with"),
+        ({"stomp": "q"}, r"'stomp' of plugin 'Made'.* is not a function; switch it off with"),
+        (
+            {"stomp": str},
+            r"'stomp' of plugin 'Made'.* returns str, not a TaskRole; switch it off with",
+        ),
         ({"queue": role}, "a plugin declares the task option 'queue', which all tasks have"),
     ],
     ids=["no function", "no role", "an option of all tasks"],

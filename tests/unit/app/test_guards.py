@@ -62,8 +62,8 @@ def use(order):
     [
         (Raises, "failed in 'choose': KeyError: 'jobs'"),
         (WithoutArgument, "failed in 'choose': TypeError"),
-        (NotOffered, "it returned 'nobody', which is none of 'mail', 'default'"),
-        (Empties, "it returned 'nobody', which is none of 'mail', 'default'"),
+        (NotOffered, "it returned 'nobody', which is not one of 'mail', 'default'"),
+        (Empties, "it returned 'nobody', which is not one of 'mail', 'default'"),
         (RaisesInCharge, "failed in 'charge': ValueError: no such account"),
     ],
 )
@@ -128,7 +128,7 @@ def _said(value):
         (Strategy(chosen=KeyError("x")), "failed in 'choose': KeyError: 'x'"),
         (Strategy(chosen=None), "failed in 'choose': TypeError"),
         (Strategy(chosen=[]), "it returned no session for the queue 'q', whose jobs would wait"),
-        (Strategy(chosen=["c"]), "it returned 'c', which is no session offered"),
+        (Strategy(chosen=["c"]), "it returned 'c', which was not offered"),
         (Strategy(chosen=["a", "a"]), "it returned 'a' 2 times, with a credit of 1"),
         (Strategy(key=KeyError("x")), "failed in 'key': KeyError: 'x'"),
         (Strategy(key=7), "failed in 'key': HookError: it returned int, not text"),

@@ -70,12 +70,12 @@ def test_expressions_are_values(tasks):
 @pytest.mark.parametrize("make", [chain, group, lambda one: chord([one], Signature("t"))])
 @pytest.mark.parametrize("wrong", [1, "abc", None, print])
 def test_what_is_no_signature_is_refused(make, wrong):
-    with pytest.raises(SettingsError, match=r"say task.s\(...\)"):
+    with pytest.raises(SettingsError, match=r"use task.s\(...\)"):
         make(wrong)
 
 
 def test_a_task_without_its_arguments_is_no_link(tasks):
-    with pytest.raises(SettingsError, match=r"say task.s\(...\)"):
+    with pytest.raises(SettingsError, match=r"use task.s\(...\)"):
         chain(tasks.add.s(1), tasks.add)
     with pytest.raises(SettingsError, match="at least one link"):
         chain()

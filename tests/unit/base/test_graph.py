@@ -87,7 +87,7 @@ def test_parts_are_signatures_or_larger(wrong):
         lambda: Group((wrong,)),
         lambda: Chord(Group(()), wrong),
     ):
-        with pytest.raises(SettingsError, match=r"say task.s\(...\)"):
+        with pytest.raises(SettingsError, match=r"use task.s\(...\)"):
             make()
     with pytest.raises(TypeError):
         A | wrong

@@ -160,17 +160,19 @@ def test_options_for_what_the_plugin_does_not_provide_are_an_error(manage) -> No
 def test_what_is_no_option_is_an_error(manage) -> None:
     for wrong in (["--keys"], option("keys"), None):
         plugin = providing(eventmq_gateways={"a": list}, eventmq_command_options={"a": wrong})
-        with pytest.raises(HookError, match=r"for 'a' is no list of CommandOption; switch it off"):
+        with pytest.raises(
+            HookError, match=r"for 'a' is not a list of CommandOption; switch it off"
+        ):
             manage(plugin).command_options(GATEWAY)
     for name in ("--keys", "keys dir", "Keys", ""):
-        with pytest.raises(ValueError, match="is no name of an option, such as virtual_host"):
+        with pytest.raises(ValueError, match="is not a name of an option such as virtual_host"):
             option(name)
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"name": None}, "None is no name of an option"),
+        ({"name": None}, "None is not a name of an option"),
         ({"help": None}, "help of the option 'keys' is None, and not text"),
         ({"metavar": 3}, "metavar of the option 'keys' is 3, and not text"),
         ({"minimum": "1"}, "minimum of the option 'keys' is '1', no whole number"),

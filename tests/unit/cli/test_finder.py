@@ -67,7 +67,7 @@ def test_a_module_in_a_package_is_found(cli: Cli) -> None:
         ("", "bad_app.inner", "there is no module 'bad_app.inner'"),
         (f"a = {app_at(1)}b = {app_at(2)}", "bad_app", "several apps: a, b; name one, as in -A"),
         (f"shop = {app_at(1)}", "bad_app:shp", "has no 'shp'; did you mean 'shop'?"),
-        (f"shop = {app_at(1)}n = 1", "bad_app:n", "bad_app:n is no app, but of type int"),
+        (f"shop = {app_at(1)}n = 1", "bad_app:n", "bad_app:n is not an app, but of type int"),
         ("1 / 0", "bad_app", "ZeroDivisionError: division by zero (bad_app.py, line 2)"),
         ("raise SystemExit(3)", "bad_app", "cannot be imported: SystemExit: 3"),
         ("import no_such_thing", "bad_app", "ModuleNotFoundError: No module named 'no_such_thing'"),

@@ -84,7 +84,7 @@ def test_a_delayed_job_names_the_moment() -> None:
 
 
 def test_a_job_that_ended_meanwhile_is_to_be_asked_again() -> None:
-    assert said(state="succeeded") == "succeeded just after 10.0 s; get() again says how it ended"
+    assert said(state="succeeded") == "succeeded just after 10.0 s; call get() again for its result"
 
 
 def test_what_the_broker_does_not_say_is_left_out() -> None:

@@ -81,7 +81,7 @@ def test_at_has_one_fire_time():
 
 
 def test_at_needs_to_know_the_zone():
-    with pytest.raises(SettingsError, match="naive, it does not say in which zone"):
+    with pytest.raises(SettingsError, match="naive, it has no time zone"):
         at(datetime(2030, 1, 1))  # noqa: DTZ001 - the point
     with pytest.raises(SettingsError, match="an aware datetime"):
         at(5)

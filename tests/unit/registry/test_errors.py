@@ -156,7 +156,7 @@ def test_a_wrong_option_names_the_table_where_it_stands(manage, tmp_path):
 
 def test_a_url_for_what_takes_none_is_told_so(manage):
     manager = manage(providing(eventmq_result_backends={"files": factory(Files)}))
-    message = "'files' takes no URL: choose it by its name alone"
+    message = "'files' does not accept a URL: use its name alone"
     assert refusal(manager, "files:///tmp/x") == message
 
 
@@ -165,7 +165,7 @@ def test_a_misspelt_hook_is_an_error_with_the_nearest_name(manage):
     with pytest.raises(HookError) as caught:
         manage(plugin)
     assert str(caught.value) == (
-        "plugin 'Made' implements 'eventmq_serialisers', and there is no such hook; "
+        "plugin 'Made' implements 'eventmq_serialisers', which is not a hook; "
         "did you mean 'eventmq_serializers'?; "
         "switch it off with -p no:Made or EVENTMQ_DISABLED_PLUGINS=Made"
     )
