@@ -49,7 +49,7 @@ def threads() -> set[str]:
 
 
 def left() -> set[str]:
-    """Return the threads that go on; those of the pool end by themselves, a moment later."""
+    """Return the threads that still run; those of the pool end by themselves shortly after."""
     for thread in threading.enumerate():
         if thread.name.startswith("eventmq"):
             thread.join(DEADLINE)

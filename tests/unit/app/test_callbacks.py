@@ -138,7 +138,7 @@ def job(job_id="j", headers=""):
 
 
 def test_a_job_knows_when_it_was_made():
-    """From its headers, else from its id, if that is one of ours."""
+    """From its headers, or else from its id, if EventMQ made that."""
     clock = FakeClock(now=1_700_000_000.5)
     assert job(IdFactory(clock).new()).created == 1_700_000_000.5
     assert job(IdFactory(SystemClock()).new(), "created:12.5").created == 12.5

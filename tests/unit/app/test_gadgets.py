@@ -1,4 +1,4 @@
-"""Fifty payloads that run a command when they are unpickled: nobody unpickles them by default.
+"""Fifty payloads that run a command when they are unpickled: no process does so by default.
 
 They come where bytes of others come: as the body of a job, as a result, as an error and as a
 schedule, under every content type. The canary is a file that each of them makes.
@@ -39,7 +39,7 @@ TYPES = ("dill", "pickle", "application/x-pickle", "msgpack", "json", "error", "
 
 
 class Gadget:
-    """What it reduces to is called by whoever unpickles it."""
+    """Unpickling it calls what it reduces to."""
 
     def __init__(self, *reduced: Any) -> None:
         self._reduced = reduced

@@ -53,7 +53,7 @@ def acts(app: EventMQ) -> list[tuple[Any, ...]]:
 
 
 def test_the_setting_says_who_changes_schedules_and_jobs() -> None:
-    """What was done is told apart: one call of the broker saves, enables and disables."""
+    """Operations are distinguished: one call of the broker saves, enables and disables."""
     with EventMQ("shop", broker="memory://", actor="anna@host") as app:
         task = app.task(name="add")(add)
         app.schedule("nightly", task.s(1), cron("0 3 * * *"))
@@ -273,7 +273,7 @@ app.unschedule("gone")
 def test_a_module_declares_and_sends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Importing it connects to nobody."""
+    """Importing it opens no connection."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "coded.py").write_text(MODULE)
     import coded  # type: ignore[import-not-found]  # just written

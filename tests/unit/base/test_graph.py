@@ -148,7 +148,7 @@ def test_equal_calls_are_equal():
         [[-1], [], [], []],
         [[-1, 0, 0], [[0]], [], []],  # too many inputs
         [[-1, 1], [0], [], []],  # no such join
-        [[-1, -1], [0], [], []],  # nobody waits
+        [[-1, -1], [0], [], []],  # no job waits
         [[0, -1], [1], [], []],  # waits for what comes later
         [[0, 1], [1, 0], [], []],  # a cycle
         [[-1, 0], [1], [], []],  # waits for itself

@@ -144,7 +144,7 @@ def test_ids_of_two_factories_differ() -> None:
 
 
 def test_ids_made_together_have_random_ends_of_their_own() -> None:
-    """Listings show the end of an id: eight digits are told apart in a group as well."""
+    """Listings show the end of an id: eight digits differ within a group as well."""
     made = IdFactory(StoppedClock()).new_many(100)
     assert {uuid.UUID(each).variant for each in made} == {uuid.RFC_4122}
     assert len({each[-8:] for each in made}) == 100

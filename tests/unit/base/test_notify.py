@@ -1,4 +1,4 @@
-"""What a service manager is told: over a real socket, at a path and at an abstract name."""
+"""Messages to a service manager: over a real socket, at a path and at an abstract name."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_what_counted_before_a_step_is_not_taken_back_with_it() -> None:
 
 
 def test_a_clock_that_was_back_when_the_machine_died_does_not_make_time_pass() -> None:
-    last = record(wall=WALL - YEAR)  # for a moment; guarded time knew better
+    last = record(wall=WALL - YEAR)  # briefly; guarded time was right
     time = StoreTime(Reading(WALL + 20, 3.0, "b"), last)
     assert (time.now, time.unconfirmed) == (WALL + 20, 0.0)
 
@@ -168,7 +168,7 @@ def test_a_step_begins_the_hour_anew(at, step) -> None:
 
 @given(st.floats(0, 1000), st.floats(WEEK, YEAR))
 def test_a_clock_that_is_put_back_takes_back_what_is_unconfirmed(at, step) -> None:
-    """It was wrong when the machine was started; what it said then is not added an hour later."""
+    """It was wrong when the machine was started; that time is not added an hour later."""
     time = StoreTime(Reading(WALL + 60 + step, 10.0, "b"), record())
     assert time.unconfirmed == pytest.approx(60 + step - AT_ONCE)
     time.advance(WALL + 60 + at, 10.0 + at)
@@ -194,7 +194,7 @@ def test_a_clock_that_is_put_forth_adds_nothing_to_what_is_unconfirmed() -> None
 
 
 def test_the_hour_is_of_one_run() -> None:
-    """A restart of the broker begins it anew, also on the same boot."""
+    """A restart of the broker starts it again, also on the same boot."""
     keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
     keeper.advance(WALL + WEEK + STEADY - 1, 10.0 + STEADY - 1)
     stored = keeper.record()

@@ -19,7 +19,7 @@ print(raise_descriptor_limit(peers), *resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def provided(soft: int, hard: int, peers: int) -> tuple[list[int], str]:
-    """Return what there is afterwards, with the limits, and what is logged."""
+    """Return the result and the limits afterwards, and the log."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(soft), str(hard), str(peers)],
         capture_output=True, text=True, check=True,

@@ -114,7 +114,7 @@ def test_without_the_middleware_lines_are_written_all_the_same(log_lines):
 
 
 def test_an_app_that_configures_logging_does_not_silence_us(log_lines):
-    """``dictConfig`` disables the loggers that are there, unless told not to."""
+    """``dictConfig`` disables the existing loggers by default."""
     for name in ("eventmq", "eventmq.execution.joblog"):
         logging.getLogger(name).disabled = True
     assert log_lines("eventmq.execution.joblog").endswith(": hello\n")
@@ -294,7 +294,7 @@ def test_json_shows_a_terminal_no_control_characters(capsys):
 
 
 def test_json_has_the_fields_that_the_app_gives(log_json):
-    """What JSON does not have is text, and no field hides one of ours."""
+    """Values that JSON cannot express are text, and no field hides one of EventMQ's."""
     number, key = uuid.uuid4(), {(1, 2): 3}
     extra = {"order": 7, "who": {"id": [1, None]}, "number": number, "task": "mine", "odd": key}
     extra["share"] = float("nan")

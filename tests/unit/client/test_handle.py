@@ -348,7 +348,7 @@ def test_every_end_but_success_is_an_exception_with_the_id(how: EndRow, kind: ty
 
 
 def test_a_job_that_expired_may_have_been_tried_before() -> None:
-    """Nobody tells here how many attempts there were."""
+    """The number of attempts is not known here."""
     assert str(end(row("expired", data=None))).endswith(
         "expired before a worker started it, or its next attempt"
     )

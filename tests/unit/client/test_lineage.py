@@ -65,7 +65,7 @@ def test_an_error_callback_comes_after_the_first_job_that_it_watches(broker: Bro
 
 
 def test_a_failed_job_that_is_queued_again_is_still_of_its_graph(broker: Broker) -> None:
-    """Also on a broker that was started anew."""
+    """Also on a broker that was restarted."""
     ids = submit(broker, Chain((A, B)))
     broker.worker()
     broker.answer(b"worker", broker.dispatched[0], [row(kind=OutcomeKind.FAILED)])

@@ -420,7 +420,7 @@ def test_a_broker_that_sends_kbai_is_left_and_informed_again_after_an_interval()
 
 
 def test_disconnect_is_answered_by_kbai_and_the_broker_is_sent_nothing_more() -> None:
-    """Emqp-1.0, "DISCONNECT and KBAI": whoever receives it says goodbye and stops sending."""
+    """Emqp-1.0, "DISCONNECT and KBAI": a peer that receives it says goodbye and stops sending."""
     first, second = FakeBroker(store="s1"), FakeBroker(store="s2")
     net = Net(first, second)
     net.machine.received(0, Disconnect("b").frames(), net.now)

@@ -136,7 +136,7 @@ def test_an_owner_that_gives_the_store_up_is_sent_nothing_more() -> None:
 
 
 def test_an_owner_in_a_new_epoch_is_informed_and_sent_everything_again() -> None:
-    """It lost its database and took the store over anew; its window and leases are gone."""
+    """It lost its database and took the store over again; its window and leases are lost."""
     net = Shared(active(3))
     net.brokers[0].hold.add("a")
     job = net.submit("a")
@@ -230,7 +230,7 @@ def test_of_a_batch_the_next_owner_says_what_is_refused() -> None:
 
 
 def test_a_receipt_of_an_owner_before_counts() -> None:
-    """It has stored the job, whoever owns the store by now."""
+    """It has stored the job, whichever broker owns the store now."""
     net = Shared(active(3), standby(3))
     net.brokers[0].silent = True
     job = net.submit("a")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class StreamBroker(FakeBroker):
-    """Has one stream, which the test writes; ``script`` is said when a reader comes."""
+    """Has one stream, which the test writes; ``script`` is sent when a reader arrives."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -742,7 +742,7 @@ class TestPlainJobs:
 
 
 def test_a_job_that_was_stopped_at_its_limit_follows_its_retries():
-    """The manager asks: whoever ran the job is gone."""
+    """The manager calls it: the process that ran the job has ended."""
     executor = make_executor(noop)
     entry = ChunkEntry("j", 1, 1, 0, 2.5, 0.0, 0, 0)
     text = "task:noop,content-type:msgpack"

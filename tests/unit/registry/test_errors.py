@@ -1,4 +1,4 @@
-"""The plugin manager: every way in which a plugin can be wrong, and what is said about it."""
+"""The plugin manager: every way in which a plugin can be wrong, and its error message."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ def test_every_registration_hook_provides_by_name(manage, kind):
 
 
 def test_options_under_a_misspelt_name_are_refused_with_the_nearest() -> None:
-    """Options that nobody reads would be lost without a word."""
+    """Options that are never read would be ignored silently."""
     with pytest.raises(SettingsError, match=r"plugins\.sqlit .* did you mean 'sqlite'\?"):
         PluginManager(load_settings({"plugin_options": {"sqlit": {"a": 1}}})).load()
 

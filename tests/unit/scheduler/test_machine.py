@@ -79,7 +79,7 @@ def test_what_has_ended_goes_though_its_beat_died_before_it_removed_that(beats, 
 
 
 def test_one_that_was_enabled_too_late_is_kept(beats):
-    """It has never fired, so somebody may wonder where it is."""
+    """It has never fired, so a user may look for it."""
     beats.add("late", at(datetime.fromtimestamp(NOW + 5, timezone.utc)), enabled=False)
     beats.run(beats.start(), 10)
     stored = beats.store.find("late")
@@ -453,7 +453,7 @@ def test_one_of_two_fires_and_the_other_takes_over_within_2_seconds(beats):
         beats.clock.advance(0.1)
     assert (True, False) == (first._leads, second._leads)
     assert 0 == beats.broker.refused
-    died = beats.clock.now()  # the first is not heard of any more
+    died = beats.clock.now()  # the first sends nothing any more
     while not second._leads:
         beats.clock.advance(max(0.001, beats.tick(second)))
     assert beats.clock.now() - died < 2.0

@@ -68,7 +68,7 @@ def test_without_any_source_every_setting_has_its_default(load):
 
 
 def test_the_defaults_are_allowed_values(load):
-    """What is the default can be said aloud: as an argument, and as a variable."""
+    """The default can be set explicitly: as an argument, and as a variable."""
     listed = {row["env"]: row["value"] for row in describe(Settings())}
     by_variable = load(environ={name: text for name, text in listed.items() if text})
     by_argument = load(**{name: getattr(Settings(), name) for name in FIELDS})
@@ -469,7 +469,7 @@ def test_every_setting_is_documented(name):
 
 
 def test_the_reference_page_is_up_to_date():
-    """Make it anew: python -c "import eventmq.settings as s; print(s.document(), end='')"."""
+    """Regenerate it: python -c "import eventmq.settings as s; print(s.document(), end='')"."""
     assert PAGE.read_text(encoding="utf-8") == document()
 
 
@@ -486,7 +486,7 @@ def test_settings_inside_a_table_of_their_own_file_are_told_where_to_stand(load)
 
 
 def test_the_page_says_which_process_reads_a_setting():
-    """Found in the code, so that it stays true; a setting that nobody reads is a mistake."""
+    """Derived from the code, so that it stays true; a setting without readers is a mistake."""
     read_by = readers()
     assert not [name for name, processes in read_by.items() if not processes]
     assert read_by["result_timeout"] == ["client"]

@@ -161,7 +161,7 @@ def test_what_cannot_travel_is_refused_as_by_the_real_client(inline, add):
 
 
 def test_middleware_runs(inline):
-    """Those of the app's settings: log-context, unless told otherwise."""
+    """Those of the app's settings: log-context by default."""
     seen = []
 
     class Wrap:

@@ -50,7 +50,7 @@ def test_a_suite_says_what_its_author_has_forgotten_to_define(name):
 
 
 def test_importing_it_needs_no_pytest():
-    """It is part of installations where nobody runs tests."""
+    """It is part of installations without tests."""
     code = "import sys; sys.modules['pytest'] = None; from eventmq.testing import FakeClock"
     subprocess.run([sys.executable, "-c", code], check=True)
 
