@@ -164,7 +164,7 @@ class JobContext:
             note: A short text for users, at most 1,000 characters.
 
         Raises:
-            TypeError: A number is not a number, or the note is not text.
+            TypeError: ``done`` or ``total`` is not a number, or ``note`` is not text.
             ValueError: A number is not finite.
         """
         for value in (done,) if total is None else (done, total):
