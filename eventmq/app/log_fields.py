@@ -17,7 +17,7 @@ __all__ = ["add_fields"]
 _EMPTY = dict.fromkeys(("eventmq_job", "eventmq_task", "eventmq_queue", "eventmq_attempt"), "")
 
 
-class _RecordFactory:
+class _EmptyJobFields:
     """Makes log records with empty fields of a job."""
 
     def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
@@ -31,4 +31,4 @@ class _RecordFactory:
 
 def add_fields() -> None:
     """Add the fields to all later records of this process."""
-    logging.setLogRecordFactory(_RecordFactory(logging.getLogRecordFactory()))
+    logging.setLogRecordFactory(_EmptyJobFields(logging.getLogRecordFactory()))

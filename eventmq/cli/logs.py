@@ -158,7 +158,7 @@ def _json_value(value: object) -> object:
     return value
 
 
-class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # none at run time in Python 3.10
+class _TextHandler(logging.StreamHandler):  # type: ignore[type-arg]  # none at run time in Python 3.10
     """EventMQ's handler, as opposed to those of the app."""
 
 
@@ -174,7 +174,7 @@ class _EarlyHandler(logging.Handler):
         self.records.append(record)
 
 
-class _JsonHandler(_Handler):
+class _JsonHandler(_TextHandler):
     """Writes JSON, even for a record that cannot be formatted."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of the base class
@@ -256,7 +256,7 @@ def _guard_handlers() -> None:
     for logger in loggers:
         for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
             guarded = isinstance(getattr(handler.handle, "__self__", None), _Guard)
-            if not guarded and not isinstance(handler, _Handler):
+            if not guarded and not isinstance(handler, _TextHandler):
                 _Guard(handler)
 
 
@@ -321,7 +321,9 @@ def start_logging(
             # logging.config disables existing loggers by default.
             logger.disabled = False
     _guard_handlers()
-    if handlers == "keep" and not all(isinstance(handler, _Handler) for handler in root.handlers):
+    if handlers == "keep" and not all(
+        isinstance(handler, _TextHandler) for handler in root.handlers
+    ):
         eventmq_logger.setLevel(eventmq_logger.level or level.upper())
         if form != "text" and not warned:
             eventmq_logger.warning(
@@ -330,7 +332,7 @@ def start_logging(
             )  # fmt: skip
         return
     as_json = form == "json"
-    handler = (_JsonHandler if as_json else _Handler)(sys.stderr)
+    handler = (_JsonHandler if as_json else _TextHandler)(sys.stderr)
     handler.setFormatter(_JsonFormatter() if as_json else _JobFormatter(_FORMAT))
     root.handlers[:] = [handler]
     _set_hooks(log=as_json)

@@ -91,7 +91,7 @@ class LogBuffer:
 _current: ContextVar[LogBuffer | None] = ContextVar("eventmq_job_log", default=None)
 
 
-class _Handler(logging.Handler):
+class _JobLogHandler(logging.Handler):
     """Adds records to the log of the job that makes them. It raises and prints nothing."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -110,7 +110,7 @@ class _Handler(logging.Handler):
             log.add(text)
 
 
-_handler = _Handler()
+_handler = _JobLogHandler()
 _handler.setFormatter(LineFormatter(_FORMAT))
 
 _lock = Lock()
