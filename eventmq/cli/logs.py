@@ -158,7 +158,7 @@ def _json_value(value: object) -> object:
     return value
 
 
-class _TextHandler(logging.StreamHandler):  # type: ignore[type-arg]  # none at run time in Python 3.10
+class _EventMQHandler(logging.StreamHandler):  # type: ignore[type-arg]  # none at run time in Python 3.10
     """EventMQ's handler, as opposed to those of the app."""
 
 
@@ -174,7 +174,7 @@ class _EarlyHandler(logging.Handler):
         self.records.append(record)
 
 
-class _JsonHandler(_TextHandler):
+class _JsonHandler(_EventMQHandler):
     """Writes JSON, even for a record that cannot be formatted."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of the base class
@@ -256,7 +256,7 @@ def _guard_handlers() -> None:
     for logger in loggers:
         for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
             guarded = isinstance(getattr(handler.handle, "__self__", None), _Guard)
-            if not guarded and not isinstance(handler, _TextHandler):
+            if not guarded and not isinstance(handler, _EventMQHandler):
                 _Guard(handler)
 
 
@@ -322,7 +322,7 @@ def start_logging(
             logger.disabled = False
     _guard_handlers()
     if handlers == "keep" and not all(
-        isinstance(handler, _TextHandler) for handler in root.handlers
+        isinstance(handler, _EventMQHandler) for handler in root.handlers
     ):
         eventmq_logger.setLevel(eventmq_logger.level or level.upper())
         if form != "text" and not warned:
@@ -332,7 +332,7 @@ def start_logging(
             )  # fmt: skip
         return
     as_json = form == "json"
-    handler = (_JsonHandler if as_json else _TextHandler)(sys.stderr)
+    handler = (_JsonHandler if as_json else _EventMQHandler)(sys.stderr)
     handler.setFormatter(_JsonFormatter() if as_json else _JobFormatter(_FORMAT))
     root.handlers[:] = [handler]
     _set_hooks(log=as_json)
