@@ -510,7 +510,7 @@ def test_two_apps_in_one_process_have_nothing_in_common() -> None:
 
 
 def test_a_job_is_cancelled_by_its_id() -> None:
-    """Also in a coroutine, and twice."""
+    """Cancelling also works in a coroutine, and twice."""
     with EventMQ(broker="memory://") as app:
         task = app.task(name="t")(lambda: 1)
         jobs = [task.apply_async(countdown=60) for _ in range(2)]
@@ -649,7 +649,7 @@ def slots_of(app: EventMQ, **options: Any) -> int:
 
 
 def test_a_pool_has_a_number_of_slots_of_its_own() -> None:
-    """What the settings do not say the pool decides: a thousand coroutines, a thread per CPU."""
+    """Without a setting the pool decides: a thousand coroutines, a thread per CPU."""
     for name, slots in (("asyncio", 1000), ("threads", os.cpu_count())):
         assert slots_of(EventMQ(broker="tcp://127.0.0.1:1", pool=name)) == slots
         app = EventMQ(broker="tcp://127.0.0.1:1", pool=name, concurrency=3)
@@ -700,7 +700,7 @@ def test_bounds_of_the_broker_are_settings() -> None:
 
 
 def test_a_broker_of_the_settings_serves(tmp_path: Any) -> None:
-    """What ``eventmq broker`` runs, in a thread."""
+    """It is what ``eventmq broker`` runs, here in a thread."""
     app = EventMQ(bind="tcp://127.0.0.1:0", data_dir=tmp_path / "data")
     bound = threading.Event()
     brokers = []
@@ -762,7 +762,7 @@ def test_a_job_of_an_open_batch_cannot_be_asked_yet(ask: Any) -> None:
 
 
 def test_a_worker_of_threads_refuses_a_soft_limit_that_it_cannot_keep() -> None:
-    """With the task's name and what would be right; other queues and coroutines are no matter."""
+    """The error names the task and a remedy; other queues and coroutines do not matter."""
     app = EventMQ("shop", broker="tcp://127.0.0.1:1", pool="threads", concurrency=1)
 
     @app.task(name="shop.wait", soft_timeout=5)

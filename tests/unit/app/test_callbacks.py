@@ -46,7 +46,7 @@ def test_of_several_workers_in_a_process_the_first_and_the_last_count(callbacks)
 
 
 def test_a_worker_whose_start_fails_does_not_run(callbacks):
-    """And is not stopped; the error says which function it was."""
+    """Nor do its stop callbacks run; the error names the function that failed."""
     callbacks.worker_start.append(fail)
     with (
         pytest.raises(EventMQError, match=r"fail of on_worker_start failed: ValueError: no disk"),
@@ -138,7 +138,7 @@ def job(job_id="j", headers=""):
 
 
 def test_a_job_knows_when_it_was_made():
-    """From its headers, or else from its id, if EventMQ made that."""
+    """The time is in its headers, or else in its id, if EventMQ made that."""
     clock = FakeClock(now=1_700_000_000.5)
     assert job(IdFactory(clock).new()).created == 1_700_000_000.5
     assert job(IdFactory(SystemClock()).new(), "created:12.5").created == 12.5

@@ -188,7 +188,7 @@ def test_what_depends_on_a_failure_is_cancelled_and_says_why(tasks):
 
 
 def test_a_graph_says_the_errors_of_its_jobs(tasks):
-    """As `Job.info` does; None where there is none."""
+    """The errors have the form of `Job.info`; a job without an error has None."""
     job = chain(tasks.add.s(1, 1), tasks.fail.s(), tasks.add.s(1)).delay()
     tasks.inline.drain()
     first, second, third = (row["error"] for row in job.graph())

@@ -93,7 +93,7 @@ def test_fields_hold_the_data() -> None:
 
 
 def test_a_failed_job_that_nothing_catches_shows_the_traceback_of_the_worker() -> None:
-    """As a note, which `traceback` shows from Python 3.11 on, and other tools before."""
+    """The traceback is a note, which Python shows from 3.11 on, and other tools before."""
     failed = errors.JobFailed("no", remote_traceback='  File "shop.py", line 3, in sell\n')
     note = 'Traceback of the worker:\n\n  File "shop.py", line 3, in sell'
     assert failed.__notes__ == [note]

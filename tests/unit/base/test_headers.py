@@ -158,7 +158,7 @@ def test_our_headers_share_no_substring_with_the_documents() -> None:
 
 
 def test_a_long_text_is_read_as_well_but_not_cached() -> None:
-    """What strangers send does not fill the memory."""
+    """Texts from unknown peers do not fill the memory."""
     text = ",".join(f"x{n}:{'y' * 100}" for n in range(100))
     assert len(parse_headers(text).extra) == 100
     assert parse_headers(text) is not parse_headers(text)

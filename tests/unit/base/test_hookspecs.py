@@ -45,7 +45,7 @@ def test_a_hook_is_one_sentence_first(name):
 
 @EVERY
 def test_a_hook_says_when_and_on_which_thread(name):
-    """In its own text, or by the rule at the top of the module for once per app."""
+    """Either its docstring says so, or the rule at the top of the module applies."""
     text = doc(name)
     assert "thread" in text
     assert re.search(r"Chosen by|Chosen, in order, by|Called|name is the content type", text)

@@ -125,7 +125,7 @@ def test_an_id_is_a_uuid_of_version_7_that_says_its_time() -> None:
 
 
 def test_ids_of_a_factory_ascend_and_never_repeat() -> None:
-    """Also within a millisecond, across one, and when the clock goes back."""
+    """The order holds within a millisecond, across one, and when the clock is set back."""
     clock = StoppedClock()
     factory = IdFactory(clock)
     made = factory.new_many(5000)

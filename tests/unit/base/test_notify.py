@@ -112,7 +112,7 @@ def test_an_address_that_cannot_be_used_is_said_once(
 def test_a_broker_whose_loop_is_stuck_gives_no_sign_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its other threads do; it goes on when the loop does."""
+    """Other threads do not count; it resumes when the loop does."""
     manager = ServiceManager(tmp_path / "notify")
     app = EventMQ("shop", bind="tcp://127.0.0.1:0", data_dir=str(tmp_path / "data"))
     runner = app.make_broker()

@@ -64,7 +64,7 @@ def test_with_the_same_boot_id_it_grows_by_the_boot_time_that_passed(step, away)
 @pytest.mark.parametrize("boot_id", ["b", ""])
 @given(passed=st.floats(-YEAR, YEAR))
 def test_with_another_boot_id_it_grows_by_wall_time_by_an_hour_at_most(boot_id, passed) -> None:
-    """What is more than that is unconfirmed; a clock that is back adds nothing."""
+    """Any further time is unconfirmed; a clock that was set back adds nothing."""
     time = StoreTime(Reading(WALL + passed, 3.0, boot_id), record())
     assert time.now == pytest.approx(WALL + min(max(0.0, passed), AT_ONCE))
     assert time.unconfirmed == pytest.approx(max(0.0, passed - AT_ONCE), abs=1e-5)
@@ -457,7 +457,7 @@ def test_what_came_after_a_start_is_spared_the_time_that_is_added_later() -> Non
 
 
 def test_what_came_after_the_first_of_several_starts_is_spared_all_of_it() -> None:
-    """Which is more than it has to be: nothing is forgotten too early."""
+    """That is more than necessary, so nothing is forgotten too early."""
     keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
     begin = keeper.now
     again = started(keeper.record(), Reading(WALL + 2 * WEEK, 10.0, "c"))
@@ -527,5 +527,5 @@ def test_a_record_that_cannot_be_read_is_refused(values) -> None:
 
 @pytest.mark.parametrize("timestamp", [float("inf"), float("nan"), 1e18])
 def test_a_time_that_no_calendar_has_is_said_as_it_is(timestamp: float) -> None:
-    """As a trigger that reckons wrongly may give it; saying so must not fail."""
+    """A faulty trigger may return it; formatting must not fail."""
     assert f"Unix time {timestamp:g}" == format_time(timestamp)

@@ -19,7 +19,7 @@ program(["broker", "--bind", "tcp://127.0.0.1:0"])
 
 
 def test_the_collector_is_calm_while_the_store_is_read(tmp_path):
-    """What is read of a hundred thousand subqueues would be looked at dozens of times."""
+    """The objects of a hundred thousand subqueues would be scanned dozens of times."""
     done = subprocess.run(
         [sys.executable, "-c", CODE], cwd=tmp_path, capture_output=True, text=True, check=False
     )

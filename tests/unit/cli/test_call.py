@@ -149,7 +149,7 @@ def test_json_says_the_state_of_a_job_that_did_not_end_in_time(cli: Cli) -> None
 
 
 def test_queues_that_are_limited_say_so(cli: Cli) -> None:
-    """In a column of its own, which others do not see."""
+    """The limits are in a column of their own, which other listings do not have."""
     cli.write("limited.py", LIMITED)
     limits = {row["name"]: row["limits"] for row in cli.json("queues", "-A", "limited", "--json")}
     assert limits["mail"] == "rate=5/s"

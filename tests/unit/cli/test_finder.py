@@ -121,7 +121,7 @@ def test_a_setting_that_the_app_refuses_is_the_apps_error(cli: Cli) -> None:
 
 
 def test_the_traceback_of_a_module_is_shown_from_its_first_line(cli: Cli) -> None:
-    """What imports the module, the program and Python's import system, says nothing to its user."""
+    """The frames of the program and of Python's import system do not help its user."""
     cli.write("bad_deep.py", "def inner():\n    1 / 0\n\ninner()\n")
     for options in (("queues", "-A", "bad_deep"), ("worker", "-A", "good_deep", "-I", "bad_deep")):
         cli.write("good_deep.py", f"{APP}app = {app_at(1)}")

@@ -106,7 +106,7 @@ def test_to_authorise_again_changes_the_roles(broker: Cli) -> None:
 
 
 def test_a_name_is_not_given_to_another_key(broker: Cli) -> None:
-    """Nor a key another name: who revokes a name must have revoked the key."""
+    """Nor does a key get another name: revoking a name must revoke its key."""
     ok(broker, "authorize", "web.key", "--role", "client")
     ok(broker, "new", "other")
     for arguments in (["other.key", "--name", "web"], ["web.key", "--name", "web2"]):

@@ -44,7 +44,7 @@ def start(*arguments, **options):
 
 
 def test_what_is_logged_while_an_app_is_loaded_gets_the_form_of_the_log(capsys, root):
-    """Once the settings that say it are known; a level that is not logged stays out."""
+    """The lines are written once the settings are known; levels that are not logged stay out."""
     root.handlers[:] = []
     with early_lines():
         logging.getLogger("shop").warning("colour \x1b[31m")
@@ -449,7 +449,7 @@ def test_a_handler_that_raises_fails_nothing_and_says_so_once(capsys, handlers):
 
 
 def test_a_handler_that_cannot_write_says_so_once(capsys):
-    """Not a traceback with each line, as Python does."""
+    """Python itself would print a traceback for each line."""
     start(Unwritable(), level="info")
     for _ in range(5):
         logging.getLogger("shop").error("sold")

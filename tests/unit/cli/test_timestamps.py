@@ -54,7 +54,7 @@ def test_a_schedule_that_fires_once_is_listed_with_its_time() -> None:
 
 
 def test_a_trigger_is_described_with_its_zone() -> None:
-    """As in the lines of a scheduler that starts."""
+    """The form is that of the lines of a scheduler that starts."""
     nightly = 'cron:{"expression": "0 3 * * *", "tz": "Europe/Paris"}'
     assert describe_trigger(nightly) == "cron 0 3 * * *, zone Europe/Paris"
     assert describe_trigger('every:{"seconds": 90}') == "every 1.5 min"

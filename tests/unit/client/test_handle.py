@@ -588,7 +588,7 @@ def test_more_jobs_than_fit_into_the_calls_of_a_peer(
 
 
 def test_ten_thousand_jobs_are_ten_calls_over_a_restart_too(bench: Bench) -> None:
-    """Not one per job; a new epoch of the broker is asked for what has not ended."""
+    """There is not one call per job; a new epoch is asked only for unfinished jobs."""
     jobs = [bench.job(f"j{n}") for n in range(10_000)]
     [broker] = bench.brokers
 

@@ -65,7 +65,7 @@ def test_an_error_callback_comes_after_the_first_job_that_it_watches(broker: Bro
 
 
 def test_a_failed_job_that_is_queued_again_is_still_of_its_graph(broker: Broker) -> None:
-    """Also on a broker that was restarted."""
+    """The same holds on a broker that was restarted."""
     ids = submit(broker, Chain((A, B)))
     broker.worker()
     broker.answer(b"worker", broker.dispatched[0], [row(kind=OutcomeKind.FAILED)])
@@ -94,7 +94,7 @@ def test_a_job_of_a_job_of_a_graph_has_the_root_of_the_graph(broker: Broker) -> 
 
 
 def test_a_graph_that_a_job_submits_has_the_root_of_the_job(broker: Broker) -> None:
-    """What comes first in it has the job as its parent, the rest what it waits for."""
+    """The first jobs in it have the job as their parent, the others the job that they wait for."""
     marks = ",root-id:r,parent-id:p"
     ids = submit(broker, Chain((A, Group((B, C)))), a=marks, b=marks, c=marks)
     assert lineage(broker.events(), ids) == [{("r", "p")}, {("r", ids[0])}, {("r", ids[0])}]
@@ -180,7 +180,7 @@ def test_outside_of_jobs_nothing_is_said(app: EventMQ) -> None:
 
 
 def test_a_mark_is_made_once_for_many_jobs_of_a_task(app: EventMQ) -> None:
-    """And says the root and the trace that the running job has."""
+    """It has the root and the trace of the running job."""
     template, mark = app.tasks["leaf"].template, LineageMarker().mark
     token = current.set(context("task:x,root-id:r,trace-id:t"))
     try:

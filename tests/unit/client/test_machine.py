@@ -236,7 +236,7 @@ def test_a_broker_that_left_a_job_unanswered_and_is_silent_gets_a_new_connection
 
 
 def test_a_broker_that_leaves_calls_unanswered_gets_a_new_connection() -> None:
-    """Also where each of them is given up before the broker counts as dead."""
+    """This holds even if each call times out before the broker counts as dead."""
     broker = FakeBroker()
     net = Net(broker)
     broker.silent = True
@@ -504,7 +504,7 @@ def test_a_call_that_is_not_needed_is_forgotten_on_both_sides() -> None:
 
 
 def test_a_call_of_another_client_is_left_alone() -> None:
-    """As when a forked child closes a stream or drops a handle that its parent waits for."""
+    """A forked child may close a stream or drop a handle that its parent waits for."""
     broker = FakeBroker()
     parent, child = Net(broker), Net(FakeBroker())
     parent.begin(submit("a"))

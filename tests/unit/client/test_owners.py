@@ -73,7 +73,7 @@ def reason(request: PendingSubmit | PendingCall) -> str:
 
 
 def test_requests_go_to_the_owner_only() -> None:
-    """Whatever its place among the addresses is."""
+    """The order of the addresses does not matter."""
     net = Shared(standby(3, B), active(3, B), standby(3, B))
     assert net.submit("a").done
     net.call("queues")
@@ -111,7 +111,7 @@ def test_the_news_may_come_from_a_third_broker() -> None:
 
 
 def test_a_lower_epoch_is_not_followed() -> None:
-    """Who was the owner once may not know yet that it has lost the store."""
+    """A former owner may not know yet that it has lost the store."""
     net = Shared(active(3), standby(3))
     net.say(1, active(4, B))
     net.say(0, active(3, "tcp://renamed:1"))
@@ -193,7 +193,7 @@ def test_an_old_refusal_does_not_take_the_request_from_the_next_owner() -> None:
 
 @pytest.mark.parametrize("code", ["store-full", "unavailable", "bad-body"])
 def test_a_refusal_of_an_owner_before_does_not_end_what_the_next_one_has(code: str) -> None:
-    """Nor what it will have: it may have stored the job when the refusal arrives."""
+    """The next owner may have stored the job when the refusal arrives."""
     net = Shared(active(3), standby(3))
     net.brokers[0].silent = True
     net.brokers[1].hold.add("a")
@@ -374,7 +374,7 @@ def test_an_owner_that_is_not_trusted_is_not_connected_to(
 
 @pytest.mark.parametrize("name", ["ping", "status"])
 def test_the_only_broker_answers_for_itself(name: str) -> None:
-    """Also as a standby: that is how one asks it."""
+    """A standby does so too, so that its status can be read."""
     net = Shared(standby(3, ELSEWHERE))
     net.answer(net.broker(active(3, ELSEWHERE)))
     net.call(name)

@@ -141,7 +141,7 @@ def test_a_refused_job_ends_the_call() -> None:
 
 
 def test_without_a_receipt_the_broker_is_unavailable_at_the_deadline_of_the_submission() -> None:
-    """Also where the timeout of the result has passed: it says nothing about the job."""
+    """The timeout of the result does not matter, even if it has passed before."""
     broker = FakeBroker(hold={"j1"})
     net = Net(broker)
     pending_call = call(net, timeout=3.0)
@@ -189,7 +189,7 @@ def test_a_call_that_is_left_asks_for_nothing_more(*, confirmed: bool) -> None:
 
 
 def test_a_second_call_of_the_same_id_gets_the_result_as_well() -> None:
-    """While the first waits for its receipt, and after that: the broker pushes it once."""
+    """It may come before or after the receipt of the first: the broker pushes the result once."""
     broker = FakeBroker()
     net = Net(broker)
     first, second = call(net), call(net)

@@ -267,7 +267,7 @@ ITEM = Item(SKU="a", page="https://x.org/", tags={"t"}, parts=[Item(SKU="b")])
     ],
 )
 def test_a_value_arrives_as_what_it_was(kind: Any, value: object) -> None:
-    """Whatever the annotation names comes back, by both serializers, with the same type."""
+    """Values of all annotations come back through both serializers with the same type."""
     converted = convert(taking(kind), value)
     assert converted == value
     if kind is not int:
@@ -291,7 +291,7 @@ def test_a_value_arrives_as_what_it_was(kind: Any, value: object) -> None:
     ],
 )
 def test_plain_data_does_for_what_it_says(kind: Any, value: object, expected: object) -> None:
-    """Who has no Python, or not the class, gives plain data: the command line, other programs."""
+    """Callers without Python, or without the class, send plain data."""
     assert convert(taking(kind), value) == expected
 
 
@@ -350,7 +350,7 @@ def test_the_error_says_which_argument_what_was_expected_and_what_came(
 
 
 def test_a_class_of_the_same_name_is_said_to_be_another() -> None:
-    """As that of a web framework's own model; and a subclass would lose what it adds."""
+    """It may be a web framework's own model; a subclass would lose its additional fields."""
     other = type("Line", (), {"__module__": "shop.web"})
     plan, _ = make_plans("t", taking(Line), inspect.signature(taking(Line)))
     assert plan is not None
@@ -361,7 +361,7 @@ def test_a_class_of_the_same_name_is_said_to_be_another() -> None:
 
 
 def test_every_kind_of_parameter_is_converted() -> None:
-    """By position, by name, and what ``*args`` and ``**kwargs`` take."""
+    """This includes positional and keyword arguments, ``*args`` and ``**kwargs``."""
 
     def function(a: Path, /, b: Color, *rest: Line, c: UUID, d=0, **others: Decimal): ...
 
@@ -472,7 +472,7 @@ def returned(function: Callable[..., Any], value: object) -> Any:
 
 
 def test_results_have_the_type_of_their_annotation() -> None:
-    """Of functions, coroutines, and functions that return an awaitable."""
+    """This holds for functions, coroutines, and functions that return an awaitable."""
 
     def plain() -> Order: ...
 

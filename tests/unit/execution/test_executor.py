@@ -338,7 +338,7 @@ def test_a_job_whose_arguments_the_task_does_not_take_is_not_tried_again(
 
 @pytest.mark.parametrize("task", ["strict", "strict_later", "with_session"])
 def test_a_type_error_of_the_task_itself_is_tried_again(task):
-    """Also of one whose wrapper adds an argument."""
+    """A wrapper that adds an argument makes no difference."""
     executor = make_executor(strict, strict_later, with_session)
     row = run_call(executor, task, 1, headers="retry-count:5")
     executor.close()
@@ -707,7 +707,7 @@ class TestPlainJobs:
         ],
     )
     def test_what_no_pattern_admits_is_not_called(self, path, name):
-        """What an admitted module only imported is not admitted by that."""
+        """A name that an allowed module only imported is not allowed."""
         row = legacy(path, name)
         assert row.kind == OutcomeKind.UNKNOWN_TASK
         assert error_of(row).type == "eventmq.errors.NotAllowed"

@@ -237,7 +237,7 @@ def test_no_signature_but_the_right_one_is_taken() -> None:
 
 
 def test_a_refused_job_says_which_rule_it_broke(run: Callable[[Signed], OutcomeRow]) -> None:
-    """And shows neither the payload nor a key."""
+    """It shows neither the payload nor a key."""
     job = make()
     cases = [
         (_with(job, signature=""), "without a signature"),

@@ -90,7 +90,7 @@ def test_a_batch_is_bounded_in_number_and_bytes():
 
 
 def test_parts_of_two_content_types_are_two_batches():
-    """Such as those that are signed, each by itself."""
+    """Signed parts, for example, have content types of their own."""
     flow = FlowControl()
     flow.add("a", b"0", 1.0)
     flow.add("a;s1", b"1", 1.0)

@@ -200,7 +200,7 @@ def test_the_same_object_twice_is_one_plugin(manage):
 
 
 def test_a_module_whose_entry_point_is_installed_is_one_plugin(manage, module, point):
-    """As while a plugin is written: given to the app in a test, and installed already."""
+    """An author tests a plugin that is also installed."""
     name = module("shouting_module", SHOUT)
     points = [point("shouting", name)]
     imported = importlib.import_module(name)

@@ -263,7 +263,7 @@ def test_overlap_skip_leaves_out_fire_times_while_the_job_runs(beats, caplog):
 
 @pytest.mark.parametrize("misfire", ["one", "all", "skip"])
 def test_overlap_queue_lets_one_wait(beats, misfire):
-    """What waits was not missed."""
+    """A waiting fire time does not count as missed."""
     beats.add("a", every(seconds=10), overlap="queue", misfire=misfire)
     beat = beats.start()
     beats.run(beat, 45)

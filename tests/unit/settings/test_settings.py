@@ -324,7 +324,7 @@ def test_an_argument_of_the_app_in_a_file_is_told_from_a_setting(load):
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_an_old_name_is_an_error_that_tells_the_new_one(load, old, new):
-    """As an argument, as a key of either file, and as a variable; whatever its value."""
+    """It may be an argument, a key of either file, or a variable, with any value."""
     assert new in FIELDS
     expected = f"it is called {new!r} now"
     message = f"unknown setting {old!r} from argument: {expected}"
@@ -499,7 +499,7 @@ def test_the_page_says_which_process_reads_a_setting():
 
 
 def test_buckets_are_read_from_text_and_tables(load):
-    """By patterns of queue/task; the text is what ``eventmq settings`` shows."""
+    """The patterns are of queue/task; ``eventmq settings`` shows the text."""
     pairs = (("reports/*", "1 60 600"), ("*/shop.send", "0.1 1"))
     table = '[metrics_run_buckets]\n"reports/*" = "1 60 600"\n"*/shop.send" = "0.1 1"\n'
     assert load(own=table).metrics_run_buckets == pairs

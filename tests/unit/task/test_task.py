@@ -628,7 +628,7 @@ def test_every_app_has_the_shared_tasks() -> None:
 
 @pytest.mark.usefixtures("fresh")
 def test_a_shared_task_has_the_defaults_of_the_app_that_it_goes_through() -> None:
-    """Where it does not say otherwise; directly, with options of a call, and by the app's table."""
+    """They apply to options that it does not set: called directly, with options, by the table."""
     task = shared_task(name="lib.add", timeout=5)(add)
     app, plain = FakeApp(), FakeApp()
     app.defaults = {"timeout": 60, "retries": 3, "queue": "mail"}
@@ -681,7 +681,7 @@ def keys(app: FakeApp) -> list[str]:
 
 
 def test_a_key_is_made_of_the_arguments_however_they_are_given(app: FakeApp) -> None:
-    """By position, by keyword and by default, as the signature says."""
+    """They may be passed by position, by keyword or by default."""
 
     def send(to: str, subject: str = "hi", *rest: str, urgent: bool = False, **more: str) -> None:
         """Take all kinds of arguments."""

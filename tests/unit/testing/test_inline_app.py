@@ -99,7 +99,7 @@ def test_jobs_submit_others_also_to_queues_that_are_new(inline, add):
 
 
 def test_jobs_wait_for_others(inline, add):
-    """Also where those stand behind the job that waits, in one queue, several deep."""
+    """The other jobs may stand behind the waiting one in its queue, several deep."""
 
     @inline.app.task(name="sum")
     def total(depth):
@@ -404,7 +404,7 @@ def test_two_tests_of_one_app_share_nothing():
 
 
 def test_pytest_finds_the_plugin_by_its_module_s_name():
-    """So that naming it with -p as well does not load it twice."""
+    """Naming it with -p as well therefore does not load it twice."""
     setup = ConfigParser()
     setup.read(SETUP, encoding="utf-8")
     points = setup["options.entry_points"]["pytest11"].strip()
@@ -472,7 +472,7 @@ def test_a_failed_job_can_be_queued_again(inline, add):
 
 
 def test_a_callback_takes_more_than_a_message_may_have():
-    """As it does with a broker: its worker fetches the results."""
+    """The worker fetches the results, as with a real broker."""
     with EventMQ("test", max_frame=100_000) as app, use_app(app):
 
         @app.task(name="fill")
