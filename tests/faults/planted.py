@@ -336,7 +336,7 @@ FAULTS: dict[str, Fault] = {
     "a commit that cannot be undone is not the last one": Fault(
         bug(Engine, "_undo", _overlooked),
         "tests/unit/plugins/queue_stores/test_errors.py",
-        "test_a_second_try_needs_what_was_undone",
+        "test_a_commit_is_retried_only_if_the_first_was_undone",
     ),
     "no checksum is compared": Fault(
         lambda: patch.object(rows, "crc32", lambda data, begun=0: 0),

@@ -1,4 +1,4 @@
-"""What moves when seconds are added to store time at once, and what stays."""
+"""Which times `move_waits` moves when seconds are added to store time, and which stay."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ def moved(store):
 
 
 @pytest.mark.parametrize("portion", [1, 2, 3, 100])
-def test_what_began_to_wait_since_the_anchor_waits_as_long_as_before(store, monkeypatch, portion):
+def test_jobs_that_wait_since_the_anchor_wait_as_long_as_before(store, monkeypatch, portion):
     monkeypatch.setattr(additions, "_PORTION", portion)
     counted = format_headers(Headers(task="t", countdown=30.0))
     add_job(store, 1, created=ANCHOR)
-    add_job(store, 2)  # from before
+    add_job(store, 2)  # from before the anchor
     add_job(store, 3)
     add_attempt(store, 3, 1, ANCHOR - 1)
-    add_attempt(store, 3, 2, ANCHOR)  # its last try was since
+    add_attempt(store, 3, 2, ANCHOR)  # its last attempt came after the anchor
     add_job(store, 4, attempt=1, headers=counted)
-    insert(store, "nodes", key=4, id="j4", graph=4, input=0, output=0)  # released since
+    insert(store, "nodes", key=4, id="j4", graph=4, input=0, output=0)  # released after the anchor
     add_job(store, 5, attempt=1, headers=counted)  # of no graph
     add_job(store, 6, attempt=1, headers=counted, ready_at=ANCHOR + 29.0)
-    insert(store, "nodes", key=6, id="j6", graph=4, input=0, output=0)  # released before
+    insert(store, "nodes", key=6, id="j6", graph=4, input=0, output=0)  # released before the anchor
     add_job(store, 7, created=ANCHOR, ready_at=ANCHOR - 1)
-    add_job(store, 8, created=ANCHOR, ready_at=HELD + ANCHOR)  # held back since before
+    add_job(store, 8, created=ANCHOR, ready_at=HELD + ANCHOR)  # held since before the anchor
     add_job(store, 9, created=ANCHOR, ready_at=HELD + 1050.0)
     add_job(store, 10, created=ANCHOR, state=2)
     add_job(store, 11, created=ANCHOR, eta=1.0)
     for seq in range(12, 16):
-        add_job(store, seq, created=ANCHOR + seq % 2 * 5 - 1)  # as many at the same time
+        add_job(store, seq, created=ANCHOR + seq % 2 * 5 - 1)  # several with the same time
     assert moved(store) == {
         1: 1110.5, 3: 1110.5, 4: 1110.5, 9: HELD + 1110.5, 13: 1110.5, 15: 1110.5,
     }  # fmt: skip
@@ -89,7 +89,7 @@ def test_deadlines_and_token_buckets_move_with_them(store):
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 250])
-def test_rows_are_found_by_the_first_columns_of_an_index(store, count):
+def test_rows_are_read_by_the_first_columns_of_an_index(store, count):
     for seq in range(count):
         add_attempt(store, seq, 1, 1.0)
         add_attempt(store, seq, 2, 1.0)

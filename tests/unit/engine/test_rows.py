@@ -1,4 +1,4 @@
-"""What the rows of a queue store share: names, numbers, counts, and what is pruned of them."""
+"""The rows that a queue store shares: names, numbers and counts, and how they are pruned."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tables():
 
 
 def test_a_number_without_a_name_may_get_one(tables):
-    """It was asked for when it was only in a row that was altered."""
+    """A damaged row asks for the name of a number before the number is given out."""
     assert tables.name(1) == ""
     assert tables.name_id("task") == 1
     assert tables.name(1) == "task"
@@ -56,8 +56,8 @@ def test_names_are_read_once_those_of_removed_queues_too(tables):
         tables.queue_name(queue + 1)
 
 
-def test_jobs_are_not_read_over_where_no_subqueue_is_idle(tables, monkeypatch):
-    """However many there are: only an idle one may be forgotten, if no job names it."""
+def test_jobs_are_not_scanned_where_no_subqueue_is_idle(tables, monkeypatch):
+    """Only an idle subqueue may be forgotten, so jobs are read only if there is one."""
     monkeypatch.setattr(rows, "_CACHED", 2)
     monkeypatch.setattr(SqliteRows, "tally", None)
     store = tables.store
@@ -116,8 +116,8 @@ def test_a_damaged_limiter_does_not_fail_the_commit_that_prunes(tables):
     assert remaining == ["c", b"\xff"]
 
 
-def test_the_newest_end_of_an_id_is_said(tables):
-    """Unless it failed."""
+def test_the_newest_outcome_of_an_id_is_returned(tables):
+    """Failed outcomes are in a table of their own, which takes precedence."""
     columns = (
         "id", "state", "at", "until", "crc", "content_type", "queue", "task", "attempt", "delivery",
         "created", "started", "run_time", "worker",
@@ -129,8 +129,8 @@ def test_the_newest_end_of_an_id_is_said(tables):
     assert writes._ended_states(["id", "other"]) == {"id": 6}
 
 
-class Read(SqliteRows):
-    """Has a period that others read."""
+class SharedPeriod(SqliteRows):
+    """Has a period that other sessions read, so that it cannot be dropped."""
 
     in_use = 1
 
@@ -138,11 +138,11 @@ class Read(SqliteRows):
         return number != self.in_use and super().drop_period(table, number)
 
 
-def test_what_the_outcomes_of_a_period_refer_to_stays_with_them(tables):
-    """A period that is in use is dropped at the next call, as are those behind it."""
+def test_outcomes_are_forgotten_up_to_the_first_period_that_remains(tables):
+    """A period that is in use is dropped by a later call, as are the periods after it."""
     for hour in range(4):
         tables.period(3600.0 * hour)
-    store = Read(tables.store.db, TABLES)
+    store = SharedPeriod(tables.store.db, TABLES)
     tables.store = store
     assert tables.drop_periods_before(10_900.0) == 7200.0
     assert (store.periods("outcomes"), list(tables.periods)) == ([1, 2, 3], [1, 2, 3])
@@ -152,14 +152,15 @@ def test_what_the_outcomes_of_a_period_refer_to_stays_with_them(tables):
 
 
 def test_a_queue_stays_as_long_as_a_period_that_may_name_it():
-    """Its name would be gone: the outcomes would be taken for damaged ones."""
+    """Without the name of their queue, outcomes would be taken for damaged ones."""
     clock = FakeClock()
     with closing(connect(":memory:", busy=0.0)) as db:
         for table in TABLES:
             for text in () if table.periodic else definitions(table):
                 db.execute(text)
         db.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID")
-        engine, rows = Engine(clock, dedupe_window=60.0, keep_results=60.0), Read(db, TABLES)
+        engine = Engine(clock, dedupe_window=60.0, keep_results=60.0)
+        rows = SharedPeriod(db, TABLES)
         engine.open(rows)
         rows.in_use = int(engine.keeper.now // 5.0)
         queue = engine.tables.queue_id("q")
@@ -177,4 +178,4 @@ def test_a_queue_stays_as_long_as_a_period_that_may_name_it():
             clock.advance(600.0)
             engine.commit([])
         assert rows.periods("outcomes") == []
-        assert rows.get("queues", ("name",), [queue]) == [], "it goes with the last of them"
+        assert rows.get("queues", ("name",), [queue]) == [], "no period names it"

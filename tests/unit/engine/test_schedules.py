@@ -1,4 +1,4 @@
-"""Schedules as rows: many at once, and page by page."""
+"""Schedules as rows: changed in batches, and loaded page by page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows_of(*names, version=None):
 
 
 @pytest.mark.parametrize("portion", [1, 2, 3, 4, 7])
-def test_a_full_read_has_each_schedule_once_however_many_are_asked_for_at_once(
+def test_a_full_load_returns_each_schedule_once_in_portions_of_any_size(
     table, monkeypatch, portion
 ):
     monkeypatch.setattr(schedules, "_PORTION", portion)
@@ -57,7 +57,7 @@ def test_changes_of_one_name_in_one_call_follow_each_other(table):
     ]  # fmt: skip
 
 
-def test_removed_ones_make_room_for_others(table, monkeypatch):
+def test_removed_schedules_make_room_for_others(table, monkeypatch):
     monkeypatch.setattr(schedules, "MAX_SCHEDULES", 2)
     assert table.save(rows_of("a", "b", "c"))[0] == ["done", "done", "full"]
     assert table.remove("a", 7) == (False, 2)

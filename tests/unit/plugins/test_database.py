@@ -1,4 +1,4 @@
-"""Opens databases with one library, and what of it differs from the interpreter's ``sqlite3``."""
+"""How `apsw` opens databases, and how it differs from the interpreter's ``sqlite3``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def db(path: Path) -> Iterator[apsw.Connection]:
 @pytest.mark.parametrize(
     "version", ["3.44.6", "3.44.9", "3.50.7", "3.51.3", "3.52.0", "3.54.1", "4.0.0"]
 )
-def test_a_sound_library_is_accepted(version: str) -> None:
+def test_a_library_that_loses_no_commits_is_accepted(version: str) -> None:
     check_library(version)
 
 
@@ -89,12 +89,12 @@ def test_an_apsw_that_keeps_closed_cursors_is_refused() -> None:
     check_library("3.54.0", "3.54.1.0")
 
 
-def test_the_installed_library_is_sound() -> None:
+def test_the_installed_library_is_accepted() -> None:
     assert library_version() == apsw.sqlite_lib_version()
     check_library(library_version(), apsw.apsw_version())
 
 
-def test_cursors_that_were_left_and_closed_hold_no_transaction(db: apsw.Connection) -> None:
+def test_abandoned_cursors_hold_no_transaction(db: apsw.Connection) -> None:
     db.execute("CREATE TABLE two (a); INSERT INTO two VALUES (1), (2)")
 
     def abandon() -> Any:
@@ -134,10 +134,10 @@ def _results(folder: Path) -> None:
 @pytest.mark.parametrize(
     "opening", [_broker, _fsck, _repair, _backup, SqliteEventLogReader, _schedules, _results]
 )
-def test_every_opening_refuses_it(
+def test_every_opening_refuses_such_a_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opening: Callable[[Path], Any]
 ) -> None:
-    """The broker, fsck, backup, the journal, and the stores of results and schedules."""
+    """This covers brokers, fsck, backups, the journal, and stores of results and schedules."""
     store = SqliteStore(tmp_path, FakeClock(), reserve=0)
     store.open()
     store.close()
@@ -151,8 +151,8 @@ def test_every_opening_refuses_it(
 # What differs
 
 
-def test_a_connection_waits_as_long_as_it_was_told(path: Path) -> None:
-    """SQLite itself would not wait at all; a longer wait sees the other one end."""
+def test_a_connection_waits_for_locks_until_its_timeout(path: Path) -> None:
+    """SQLite's own default is no wait at all."""
     with closing(connect(path, busy=0.0)) as other, closing(connect(path, busy=DEADLINE)) as db:
         other.execute("BEGIN IMMEDIATE")
         with closing(connect(path, busy=0.0)) as hasty, pytest.raises(IN_USE):
@@ -169,7 +169,7 @@ def _begin(db: apsw.Connection) -> None:
 
 
 def test_every_store_waits_for_locks(tmp_path: Path) -> None:
-    """Each connection was told for how long: else it would fail at the first lock that it meets."""
+    """Without a timeout, a connection fails at the first lock that it meets."""
     store = SqliteStore(tmp_path, FakeClock(), reserve=0)
     store.open()
     results = SqliteResults(tmp_path / "results.sqlite", FakeClock())
@@ -192,7 +192,7 @@ def test_every_store_waits_for_locks(tmp_path: Path) -> None:
             each.close()
 
 
-def test_rows_are_counted_though_no_cursor_knows(db: apsw.Connection) -> None:
+def test_changed_rows_are_counted_without_cursors(db: apsw.Connection) -> None:
     assert change(db, "UPDATE t SET x = 9 WHERE x > ?", (1,)) == 2
     assert change(db, "DELETE FROM t WHERE x = 8") == 0
     db.execute("CREATE UNIQUE INDEX t_x ON t (x) WHERE x < 5")
@@ -202,7 +202,7 @@ def test_rows_are_counted_though_no_cursor_knows(db: apsw.Connection) -> None:
 
 
 def test_a_held_cursor_keeps_the_log(db: apsw.Connection) -> None:
-    """That is why first_row() closes its own."""
+    """Therefore first_row() closes its cursor."""
     cursor = db.execute("SELECT x FROM t")
     assert cursor.fetchone() == (1,)
     assert db.txn_state() == apsw.SQLITE_TXN_READ
@@ -216,8 +216,8 @@ def test_a_held_cursor_keeps_the_log(db: apsw.Connection) -> None:
     assert not checkpoint(db, "RESTART")
 
 
-def test_a_checkpoint_says_that_others_are_in_the_way(path: Path, db: apsw.Connection) -> None:
-    """The call raises an error there, where the pragma returned a row."""
+def test_a_checkpoint_reports_that_others_are_in_the_way(path: Path, db: apsw.Connection) -> None:
+    """The method of apsw raises an error, where the pragma returns a row."""
     with closing(connect(path, busy=0.0, read_only=True)) as reader:
         reader.execute("BEGIN")
         assert first_row(reader, "SELECT count(*) FROM t") == (3,)
@@ -230,27 +230,27 @@ def test_a_checkpoint_says_that_others_are_in_the_way(path: Path, db: apsw.Conne
         assert not checkpoint(db, "TRUNCATE")
 
 
-def test_damaged_text_is_an_error_that_has_a_name(db: apsw.Connection) -> None:
+def test_damaged_text_is_an_error_of_its_own(db: apsw.Connection) -> None:
     db.execute("UPDATE t SET x = CAST(x'61ff' AS TEXT) WHERE x = 1")
     with pytest.raises(UNREADABLE):
         all_rows(db, "SELECT x FROM t")
     assert first_row(db, "SELECT CAST(x AS BLOB) FROM t WHERE typeof(x) = 'text'") == (b"a\xff",)
 
 
-def test_a_full_disk_is_not_an_error_of_another_kind(db: apsw.Connection) -> None:
+def test_a_full_disk_is_an_error_of_its_own(db: apsw.Connection) -> None:
     db.execute("PRAGMA max_page_count = 1")
     with pytest.raises(DISK_FULL):
         db.execute("INSERT INTO t VALUES (zeroblob(100000))")
     assert not issubclass(apsw.IOError, DISK_FULL)
 
 
-def test_a_copy_is_made_by_its_destination(db: apsw.Connection) -> None:
+def test_a_database_is_copied_by_its_destination(db: apsw.Connection) -> None:
     with closing(connect(":memory:", busy=0.0)) as copy:
         copy_database(db, copy)
         assert all_rows(copy, "SELECT x FROM t") == [(1,), (2,), (3,)]
 
 
-def test_what_cannot_be_written_is_only_read(path: Path) -> None:
+def test_read_only_connections_refuse_writes(path: Path) -> None:
     for options in ({"read_only": True}, {"immutable": True}):
         with closing(connect(path, busy=0.0, **options)) as db:  # type: ignore[arg-type]
             assert first_row(db, "SELECT count(*) FROM t") == (3,)
@@ -260,8 +260,8 @@ def test_what_cannot_be_written_is_only_read(path: Path) -> None:
         connect(path.with_name("none"), busy=0.0, create=False)
 
 
-def test_a_log_is_made_though_another_connection_is_in_the_way(tmp_path: Path) -> None:
-    """SQLite refuses that at once, whatever the time to wait."""
+def test_a_log_is_created_though_another_connection_is_in_the_way(tmp_path: Path) -> None:
+    """SQLite fails at once here, whatever the timeout."""
     with (
         closing(connect(tmp_path / "new", busy=0.0)) as other,
         closing(connect(tmp_path / "new", busy=0.0)) as db,
@@ -280,8 +280,8 @@ def test_a_log_is_made_though_another_connection_is_in_the_way(tmp_path: Path) -
 # The log
 
 
-def test_readers_learn_the_length_of_the_log(path: Path, db: apsw.Connection) -> None:
-    """Without the index file, which is SQLite's own."""
+def test_readers_get_the_length_of_the_log(path: Path, db: apsw.Connection) -> None:
+    """They do not read the index file, whose format is private to SQLite."""
     db.wal_autocheckpoint(0)
     with closing(connect(path, busy=0.0, read_only=True)) as reader:
         first_row(reader, "SELECT count(*) FROM t")
@@ -292,8 +292,8 @@ def test_readers_learn_the_length_of_the_log(path: Path, db: apsw.Connection) ->
         assert log_frames(reader) == 2
 
 
-def test_a_library_that_cannot_tell_the_length_says_what_to_install(path: Path) -> None:
-    """It is sound, but before 3.53 there is no checkpoint that does nothing."""
+def test_the_error_without_noop_checkpoints_says_what_to_install(path: Path) -> None:
+    """Libraries before 3.53 lose no commits, but have no NOOP checkpoint."""
 
     class Older:
         def wal_checkpoint(self, *, mode: int) -> tuple[int, int]:
@@ -304,23 +304,23 @@ def test_a_library_that_cannot_tell_the_length_says_what_to_install(path: Path) 
         log_frames(older)
 
 
-def test_a_watched_log_is_counted_and_not_moved(db: apsw.Connection) -> None:
-    """Turning automatic checkpoints off takes a hook away: it has to come first."""
+def test_frames_of_a_watched_log_are_counted_and_not_checkpointed(db: apsw.Connection) -> None:
+    """Turning automatic checkpoints off removes a hook, so that has to come first."""
     frames = [0]
     watch_log(db, frames)
     for count in range(1, 4):
         db.execute("INSERT INTO t VALUES (4)")
         assert frames == [count]
-    for value in range(2000):  # by itself SQLite would move them after 1000
+    for value in range(2000):  # by itself SQLite would checkpoint after 1000
         db.execute("UPDATE t SET x = ? WHERE rowid = 1", (-value,))
     assert frames == [2003]
     db.wal_autocheckpoint(0)
     db.execute("INSERT INTO t VALUES (4)")
-    assert frames == [2003], "and so nothing else may turn them off"
+    assert frames == [2003], "wal_autocheckpoint() has removed the hook"
 
 
-def test_a_hook_that_raises_makes_a_commit_fail_that_was_carried_out(db: apsw.Connection) -> None:
-    """So the one of watch_log() only stores a number."""
+def test_a_hook_that_raises_fails_a_commit_that_was_carried_out(db: apsw.Connection) -> None:
+    """Therefore the hook of watch_log() only stores a number."""
 
     def hook(_: apsw.Connection, __: str, ___: int) -> int:
         raise KeyError
@@ -332,7 +332,7 @@ def test_a_hook_that_raises_makes_a_commit_fail_that_was_carried_out(db: apsw.Co
 
 
 def test_two_threads_at_once_are_an_error_and_no_damage(path: Path) -> None:
-    """What is shared between threads has a lock of its own."""
+    """Connections that threads share are protected by locks."""
     slow, go = threading.Event(), threading.Event()
 
     def wait(_: object) -> int:

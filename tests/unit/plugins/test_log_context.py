@@ -1,4 +1,4 @@
-"""Log records say which job they belong to; `current_job` says so to tasks."""
+"""Log records name the job that runs, and `current_job` returns it to tasks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def install():
 
 
 def in_job(function):
-    """Call it as a worker calls a task."""
+    """Call the function as a worker calls a task."""
 
     def call():
         current.set(JOB)
@@ -56,7 +56,7 @@ def test_a_record_outside_of_jobs_fits_the_same_format():
 
 
 def test_extra_fields_of_users_are_not_in_the_way():
-    """Logging refuses an ``extra`` of a name that the record has."""
+    """``logging`` refuses an ``extra`` with the name of an attribute of the record."""
     install()
     assert in_job(lambda: line("hi", job="x", task="y", job_id="z")) == "hi job-1 tasks.add 2"
 
@@ -69,7 +69,7 @@ def test_installing_twice_wraps_once(record_factory):
     assert once._make is record_factory
 
 
-def test_the_record_factory_that_was_there_goes_on():
+def test_an_earlier_record_factory_stays_in_use():
     class Own(logging.LogRecord):
         pass
 
@@ -80,7 +80,7 @@ def test_the_record_factory_that_was_there_goes_on():
 
 
 def test_the_middleware_costs_nothing_per_job():
-    """Without the methods there is nothing to call."""
+    """A middleware without hook methods is never called."""
     middleware = make_middleware(PluginContext("log-context", {}, FakeClock()))
     assert not hasattr(middleware, "submit")
     assert not hasattr(middleware, "execute")
@@ -96,7 +96,7 @@ def test_current_job_outside_of_a_job_is_an_error():
 
 
 def test_a_line_from_before_the_app_fits_the_same_format(tmp_path):
-    """A module configures logging first, and logs before it makes its app."""
+    """Modules may configure logging and log before they create their app."""
     module = tmp_path / "shop.py"
     module.write_text(
         "import logging\n"

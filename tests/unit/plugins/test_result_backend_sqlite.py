@@ -1,4 +1,4 @@
-"""What the result backend ``sqlite`` promises beyond the contract."""
+"""The result backend ``sqlite`` beyond the contract: files, limits, forks and clocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eventmq.testing import FakeClock
 
 @pytest.fixture
 def make(tmp_path):
-    """Return what makes a backend in a file of the test's own."""
+    """Return a function that makes a backend with a file of the test's own."""
     backends = []
     clock = FakeClock()
 
@@ -41,7 +41,7 @@ def count(path):
 
 
 def test_only_its_owner_can_read_the_file(make, tmp_path):
-    """Results are as private as the broker's; who wants it otherwise sets the mode."""
+    """Results are as private as the broker's files; a mode that the user sets is kept."""
     make().put("job-1", b"x", 60.0)
     assert stat.S_IMODE((tmp_path / "results.sqlite").stat().st_mode) == 0o600
     (tmp_path / "results.sqlite").chmod(0o640)
@@ -49,8 +49,8 @@ def test_only_its_owner_can_read_the_file(make, tmp_path):
     assert stat.S_IMODE((tmp_path / "results.sqlite").stat().st_mode) == 0o640
 
 
-def test_the_data_directory_that_it_makes_is_private(make, tmp_path):
-    """A worker may be there before the broker; the modes do not depend on the umask."""
+def test_a_data_directory_that_it_creates_is_private(make, tmp_path):
+    """A worker may start before the broker. The modes do not depend on the umask."""
     path = tmp_path / "data" / "results.sqlite"
     before = os.umask(0o277)
     try:
@@ -61,7 +61,7 @@ def test_the_data_directory_that_it_makes_is_private(make, tmp_path):
     assert {0o600} == {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
 
 
-def test_results_are_there_after_a_restart(make):
+def test_results_outlive_a_restart(make):
     backend = make(durable=True)
     reference = backend.put("job-1", b"data", 60.0)
     backend.close()
@@ -69,15 +69,15 @@ def test_results_are_there_after_a_restart(make):
     assert backend.get(reference) == b"data"
 
 
-def test_reading_makes_no_file(make, tmp_path):
-    """A client on another host hears why it finds nothing."""
+def test_reading_creates_no_file(make, tmp_path):
+    """The error tells a client on another host why there is no result."""
     with pytest.raises(ResultUnavailable, match="not on this host: the result backend 'sqlite' is"):
         make().get(b"job-1")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_results_that_are_over_leave_the_file(make, tmp_path):
-    """In slices, while others are put; the space is used again or given back."""
+def test_expired_results_leave_the_file(make, tmp_path):
+    """Puts delete expired results in slices, and their space is used again or freed."""
     backend = make()
     for number in range(1200):
         backend.put(f"job-{number}", b"x" * 1000, 10.0)
@@ -90,7 +90,7 @@ def test_results_that_are_over_leave_the_file(make, tmp_path):
     assert (tmp_path / "results.sqlite").stat().st_size < size / 2
 
 
-def test_a_full_file_forgets_what_has_the_least_time_left(make, caplog):
+def test_a_full_file_drops_the_results_that_expire_first(make, caplog):
     backend = make(max_bytes=400_000)
     keep = backend.put("keep", b"k", 9999.0)
     with caplog.at_level(logging.WARNING):
@@ -109,7 +109,7 @@ def test_a_result_beyond_its_limit_is_refused(make):
 
 
 @pytest.mark.parametrize("name", ["max_bytes", "max_result"])
-def test_a_bound_that_keeps_nothing_is_refused(make, name):
+def test_a_limit_of_zero_is_refused(make, name):
     with pytest.raises(PluginError, match=f"{name}.* from 1"):
         make(**{name: 0})
 
@@ -117,12 +117,12 @@ def test_a_bound_that_keeps_nothing_is_refused(make, name):
 @pytest.mark.parametrize(
     ("url", "path"), [("sqlite:///{}", "/tmp/r.sqlite"), ("sqlite:///r.sqlite", "r.sqlite")]
 )
-def test_the_file_is_named_by_a_url_too(make, url, path):
+def test_a_url_may_name_the_file(make, url, path):
     assert str(make(url=url.format(path))._path) == path
 
 
-def test_a_url_has_options_too(make):
-    """The section of the settings is that of all plugins with this name."""
+def test_a_url_may_have_options(make):
+    """The settings' section of options applies to all plugins with this name."""
     with pytest.raises(ResultTooLarge, match="keeps 3 at most"):
         make(url="sqlite:///r.sqlite?max_result=3&durable=no").put("job-1", b"1234", 60.0)
     with pytest.raises(PluginError, match="no option 'durabel'; did you mean 'durable'"):
@@ -140,7 +140,7 @@ def test_a_url_has_options_too(make):
         ),
     ],
 )
-def test_a_file_of_something_else_is_left_alone(make, tmp_path, statement, why):
+def test_files_of_other_programs_are_left_alone(make, tmp_path, statement, why):
     with closing(connect(tmp_path / "results.sqlite", busy=5.0)) as db:
         db.execute(statement)
     for use in (lambda b: b.put("job-1", b"x", 60.0), lambda b: b.get(b"job-1")):
@@ -148,7 +148,7 @@ def test_a_file_of_something_else_is_left_alone(make, tmp_path, statement, why):
             use(make())
 
 
-def test_what_is_no_database_is_unavailable(make, tmp_path):
+def test_a_file_that_is_no_database_is_unavailable(make, tmp_path):
     (tmp_path / "results.sqlite").write_bytes(b"no database" * 500)
     with pytest.raises(ResultUnavailable, match="cannot be read: file is not a database"):
         make().get(b"job-1")
@@ -157,11 +157,11 @@ def test_what_is_no_database_is_unavailable(make, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_child_opens_the_file_anew(make):
-    """SQLite's connections must not be carried over a fork."""
+def test_a_forked_child_opens_the_file_again(make):
+    """A process must not use SQLite connections of its parent."""
     backend = make()
     reference = backend.put("job-1", b"parent", 60.0)
-    with backend._connection.lock:  # as if another thread of the parent were inside
+    with backend._connection.lock:  # as if another thread of the parent used it
         child = os.fork()
         if child == 0:
             status = 1
@@ -174,8 +174,8 @@ def test_a_forked_child_opens_the_file_anew(make):
     assert backend.get(b"job-2") == b"child"
 
 
-def test_many_that_open_a_new_file_at_once_all_succeed(make):
-    """Workers start together."""
+def test_many_backends_can_create_the_file_at_once(make):
+    """Workers often start at the same time."""
     start = threading.Barrier(8)
     failures = []
 
@@ -199,7 +199,7 @@ def test_many_that_open_a_new_file_at_once_all_succeed(make):
 def test_a_clock_that_steps_for_some_seconds_drops_no_result(make, tmp_path, step):
     backend = make()
     backend.put("job-1", b"kept", 3600.0)
-    backend.clock.advance(100.0)  # so that what may go is looked for
+    backend.clock.advance(100.0)  # so that the next put deletes expired results
     backend.clock.set_now(backend.clock.now() + step)
     backend.put("job-2", b"of the wrong time", 3600.0)
     backend.clock.advance(8.0)

@@ -1,4 +1,4 @@
-"""What the built-in result backends promise beyond the contract."""
+"""The built-in result backends beyond the contract."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_result_that_is_put_again_is_counted_once():
     assert (backend.get(reference), backend.get(other)) == (b"xxxx", b"yyyy")
 
 
-def test_a_result_larger_than_the_bound_is_refused_and_pushes_nothing_out():
+def test_a_result_larger_than_the_limit_is_refused_and_replaces_nothing():
     backend = make_memory(max_bytes=10)
     first = backend.put("job-0", b"x" * 10, 60.0)
     with pytest.raises(ResultTooLarge, match="11 bytes; the result backend 'memory' keeps 10"):
@@ -46,6 +46,6 @@ def test_a_result_larger_than_the_bound_is_refused_and_pushes_nothing_out():
     assert backend.get(first) == b"x" * 10
 
 
-def test_a_bound_that_keeps_nothing_is_refused():
+def test_a_limit_of_zero_is_refused():
     with pytest.raises(PluginError, match=r"max_bytes.* from 1"):
         make_memory(max_bytes=0)

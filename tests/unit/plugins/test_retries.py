@@ -1,4 +1,4 @@
-"""What each built-in retry policy promises, and how a task names one."""
+"""The delays of each built-in retry policy, and how a task names one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def context(**options):
 
 
 def delays(policy, *attempts):
-    """Return the policy's delays after these attempts failed."""
+    """Return the delays of the policy after these attempts failed."""
     return [policy.delay(RetryPolicySuite().failure(attempt)) for attempt in attempts]
 
 
-def test_none_tries_nothing_again():
+def test_none_retries_nothing():
     assert delays(eventmq_retry_policies()["none"](context()), 1) == [None]
 
 
@@ -40,7 +40,7 @@ def test_exponential_doubles_its_limit_up_to_the_cap():
 
 
 def test_exponential_has_full_jitter():
-    """Anything from nothing to the limit, so that jobs which failed together spread out."""
+    """Delays range from zero to the limit, which spreads jobs that failed together."""
     none = ExponentialDelay(2.0, 60.0, fraction=lambda: 0.0)
     assert delays(none, 5) == [0.0]
     policy = eventmq_retry_policies()["exponential"](context())
@@ -64,7 +64,7 @@ def test_exponential_has_full_jitter():
         (exponential, {"cap": float("inf")}),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_the_task_is_declared(make, options):
+def test_invalid_options_are_refused_where_the_task_is_declared(make, options):
     with pytest.raises(PluginError, match="retry policy"):
         make(**options)
 

@@ -1,4 +1,4 @@
-"""What each built-in routing strategy and queue order promises beyond the contract."""
+"""The choices of each built-in routing strategy and queue order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_lru_remembers_across_queues():
     assert text(strategy.choose("other", workers(9, 9), 1)) == "b"
 
 
-def test_lru_prefers_who_had_no_room_for_a_while():
+def test_lru_prefers_a_worker_that_had_no_room_for_a_while():
     strategy = routing.LeastRecentlyUsed()
     strategy.choose("q", workers(9, 9, 9), 3)
     strategy.choose("q", workers(9, 9), 5)
@@ -49,7 +49,7 @@ def test_lru_prefers_who_had_no_room_for_a_while():
 
 
 def test_lru_forgets_the_oldest_sessions(monkeypatch):
-    """Sessions come and go for ever; memory does not grow with them."""
+    """Memory does not grow, however many sessions come and go."""
     monkeypatch.setattr(routing, "MAX_SESSIONS", 3)
     strategy = routing.LeastRecentlyUsed()
     for number in range(10):
@@ -67,11 +67,11 @@ def test_round_robin_goes_on_where_the_queue_s_last_turn_ended():
     assert text(strategy.choose("other", workers(9, 9, 9), 1)) == "a"
 
 
-def test_round_robin_passes_over_who_has_no_room_left():
+def test_round_robin_skips_workers_without_room():
     assert text(routing.RoundRobin().choose("q", workers(1, 3, 1), 9)) == "abcbb"
 
 
-def test_round_robin_forgets_queues_that_nobody_uses(monkeypatch):
+def test_round_robin_forgets_the_least_recently_used_queues(monkeypatch):
     monkeypatch.setattr(routing, "MAX_QUEUES", 3)
     strategy = routing.RoundRobin()
     for number in range(10):
@@ -88,8 +88,8 @@ def test_least_loaded_fills_the_emptiest_first():
     assert text(routing.LeastLoaded().choose("q", loaded, 4)) == "bbbc"
 
 
-def test_least_loaded_counts_what_a_worker_can_hold():
-    """Of a large worker and a small one, both with one chunk, the large one is emptier."""
+def test_least_loaded_compares_loads_relative_to_the_capacity():
+    """Of two workers with one chunk each, the larger one is less loaded."""
     loaded = [WorkerView("small", 1, 1), WorkerView("large", 7, 1)]
     assert routing.LeastLoaded().choose("q", loaded, 3) == ["large"] * 3
 
@@ -124,12 +124,12 @@ def test_sticky_moves_only_the_keys_of_a_worker_that_goes():
 
 
 def test_sticky_keeps_keys_over_a_restart_of_the_broker():
-    """Nothing random is in it."""
+    """The assignment uses no random numbers."""
     assert owners(routing.Sticky(), "abc") == owners(routing.Sticky(), "abc")
 
 
 def loads(strategy, key, **loads):
-    """Return whom a key goes to first, and views with the (credit, busy) given by rank for it."""
+    """Return the workers of a key by rank, and views with the (credit, busy) of each rank."""
     names = list("abcd")
     order = []
     while names:
@@ -141,7 +141,7 @@ def loads(strategy, key, **loads):
 
 
 def test_sticky_waits_for_a_full_worker_and_then_goes_to_the_next():
-    """For ``timeout`` seconds; when the worker has credit again, its keys come back."""
+    """It waits ``timeout`` seconds. When the worker has credit again, its keys come back."""
     strategy = routing.Sticky(routing.Options(bound=100.0, timeout=0.5))
     ranks, full = loads(strategy, "k", first=(0, 4))
     assert strategy.prefer("q", "k", full, 10.0) is None
@@ -152,7 +152,7 @@ def test_sticky_waits_for_a_full_worker_and_then_goes_to_the_next():
     assert strategy.prefer("q", "k", full, 11.1) is None
 
 
-def test_sticky_passes_over_a_worker_with_more_than_its_share():
+def test_sticky_skips_a_worker_with_more_than_its_share():
     strategy = routing.Sticky(routing.Options(bound=2.0))
     ranks, busy = loads(strategy, "k", first=(2, 4))
     assert strategy.prefer("q", "k", busy, 10.0) == ranks["second"]
@@ -161,13 +161,13 @@ def test_sticky_passes_over_a_worker_with_more_than_its_share():
 
 
 def test_sticky_bounds_no_worker_that_is_less_than_half_full():
-    """One tenant alone stays where its caches are warm."""
+    """A single key stays with the worker whose caches are warm."""
     strategy = routing.Sticky(routing.Options(bound=1.0))
     ranks, some = loads(strategy, "k", first=(4, 3))
     assert strategy.prefer("q", "k", some, 10.0) == ranks["first"]
 
 
-def test_sticky_forgets_what_it_need_not_remember(monkeypatch):
+def test_sticky_keeps_a_limited_number_of_entries(monkeypatch):
     monkeypatch.setattr(routing, "MAX_RINGS", 3)
     strategy = routing.Sticky()
     for number in range(10):
@@ -176,7 +176,7 @@ def test_sticky_forgets_what_it_need_not_remember(monkeypatch):
     assert len(strategy._rings) <= 5
 
 
-def test_sticky_takes_its_key_from_the_header_that_it_is_told():
+def test_sticky_takes_its_key_from_the_header_of_its_options():
     text = "task:shop.add,tenant:7,routing-key:x"
     assert routing.Sticky(routing.Options(header="tenant")).key("q", text) == "7"
     assert routing.Sticky(routing.Options(header="task")).key("q", text) == "shop.add"
@@ -186,7 +186,7 @@ def test_sticky_takes_its_key_from_the_header_that_it_is_told():
 @pytest.mark.parametrize(
     "options", [{"bound": 0.5}, {"bound": "inf"}, {"timeout": -1.0}, {"header": ""}]
 )
-def test_sticky_refuses_options_that_mean_nothing(options):
+def test_sticky_refuses_invalid_options(options):
     (name,) = options
     with pytest.raises(PluginError, match=name):
         routing.make_sticky(PluginContext("sticky", options, FakeClock()))
@@ -204,7 +204,7 @@ def test_a_queue_can_have_a_strategy_of_its_own():
 
 
 def serve(order, queues, turns, jobs=1):
-    """Return how many jobs each queue got."""
+    """Return how many jobs each queue gets in this number of turns."""
     weights = {name: weight for weight, name in queues}
     served = Counter()
     for _ in range(turns):
@@ -221,7 +221,7 @@ def test_weighted_fair_shares_by_weight():
 
 
 def test_weighted_fair_counts_jobs_not_turns():
-    """A queue of large chunks gets fewer of them."""
+    """A queue of large chunks gets fewer chunks."""
     order = routing.WeightedFair()
     served = Counter()
     for _ in range(1000):
@@ -239,22 +239,22 @@ def test_weighted_fair_gives_the_heavier_of_equals_first():
 
 
 def test_weighted_fair_saves_up_no_share_for_an_idle_queue():
-    """After an hour without jobs a queue gets its share, not an hour of jobs."""
+    """After an idle hour a queue gets its share, and not an hour of jobs."""
     order = routing.WeightedFair()
     serve(order, [(1, "busy")], 1000)
     served = serve(order, [(1, "busy"), (1, "idle")], 100)
     assert abs(served["busy"] - served["idle"]) <= 1
 
 
-def test_weighted_fair_lets_a_queue_that_took_much_wait_for_the_others():
+def test_weighted_fair_makes_a_queue_that_is_ahead_wait_for_the_others():
     order = routing.WeightedFair()
     order.charge("greedy", 1, 100)
     served = serve(order, [(1, "greedy"), (1, "new")], 100)
     assert served["new"] == 100
 
 
-def test_weighted_fair_gives_a_queue_its_share_of_what_it_handed_back():
-    """It has had 1 of 100 jobs, so it is ahead by one."""
+def test_weighted_fair_charges_a_queue_only_for_the_jobs_that_it_keeps():
+    """Queue ``a`` has kept 1 of 100 jobs, so it is ahead by one job."""
     order = routing.WeightedFair()
     order.charge("a", 10, 100)
     order.charge("a", 10, -99)
@@ -262,8 +262,8 @@ def test_weighted_fair_gives_a_queue_its_share_of_what_it_handed_back():
     assert served == {"a": 4, "b": 5}
 
 
-def test_weighted_fair_saves_up_no_share_for_what_was_handed_back():
-    """What the others got meanwhile, or before the broker was restarted, is theirs."""
+def test_weighted_fair_saves_up_no_share_for_returned_jobs():
+    """Jobs that other queues got meanwhile, or before a restart, are not compensated."""
     order = routing.WeightedFair()
     order.charge("a", 10, 10)
     serve(order, [(10, "b")], 1000)
@@ -272,8 +272,8 @@ def test_weighted_fair_saves_up_no_share_for_what_was_handed_back():
     assert abs(served["a"] - served["b"]) <= 1
 
 
-def test_weighted_fair_lets_no_queue_wait_for_what_it_got_of_shorter_jobs():
-    """It is ahead by as many chunks as before: each job of these takes so much longer."""
+def test_weighted_fair_holds_no_queue_back_for_earlier_shorter_jobs():
+    """The lead is kept in chunks: a queue is not held back for having had shorter jobs."""
     order = routing.WeightedFair()
     queues = [(30, "a"), (10, "b")]
     order.charge("a", 30, 1000)
@@ -299,7 +299,7 @@ def test_strict_serves_the_heaviest_and_then_by_name():
         routing.eventmq_queue_orders()["strict"],
     ],
 )
-def test_an_option_is_refused_where_there_are_none(make):
+def test_plugins_without_options_refuse_any(make):
     with pytest.raises(PluginError, match="no option 'x'; known are: none"):
         make(PluginContext("p", {"x": 1}, FakeClock()))
     assert make(PluginContext("p", {}, FakeClock())) is not None

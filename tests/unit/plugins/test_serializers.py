@@ -1,4 +1,4 @@
-"""What the built-in serializers promise beyond the contract: formats, messages, limits."""
+"""The built-in serializers beyond the contract: formats, error messages and limits."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Number(enum.Enum):
 
 
 class Bag(set):
-    """Refused, as it would come back as a set."""
+    """A subclass that is refused, since it would come back as a set."""
 
 
 class NoRepr:
@@ -93,7 +93,7 @@ class NoRepr:
 
 
 class Own(datetime):
-    """A subclass, which has lost something if it comes back as its base."""
+    """A subclass that is refused, since it would come back as its base."""
 
 
 keys = st.one_of(st.text(), st.integers(), st.binary(), st.dates(), st.tuples(st.integers()))
@@ -134,7 +134,7 @@ def test_any_bytes_decode_or_raise_a_content_error(serializer, data):
 
 @BOTH
 def test_tuples_come_back_as_lists(serializer):
-    """Except where a list cannot be: as a key of a dict, and in a set."""
+    """They stay tuples where a list cannot be: as a key of a dict, and in a set."""
     assert round_trip(serializer, (1, (2,))) == [1, [2]]
     assert round_trip(serializer, {(1, (2,)): {(3, (4,))}}) == {(1, (2,)): {(3, (4,))}}
     with pytest.raises(SerializationError, match=r"tuple \(read as a list\)"):
@@ -142,7 +142,7 @@ def test_tuples_come_back_as_lists(serializer):
 
 
 @BOTH
-def test_what_is_a_kind_of_plain_data_becomes_plain(serializer):
+def test_subclasses_and_views_of_plain_types_become_plain(serializer):
     value = [Colour.RED, Point(1, 2), OrderedDict(a=1), bytearray(b"b"), memoryview(b"m")]
     assert round_trip(serializer, value) == ["red", [1, 2], {"a": 1}, b"b", b"m"]
     assert type(round_trip(serializer, Colour.RED)) is str
@@ -164,7 +164,7 @@ def test_what_is_a_kind_of_plain_data_becomes_plain(serializer):
         ({NoRepr(): 1}, "the NoRepr at value, key <NoRepr>;"),
     ],
 )
-def test_the_message_says_what_cannot_be_encoded_and_where(serializer, value, where):
+def test_the_error_names_the_object_and_its_path(serializer, value, where):
     with pytest.raises(SerializationError) as caught:
         serializer.encode(value, ENVELOPE)
     if sys.version_info < (3, 11):
@@ -174,7 +174,7 @@ def test_the_message_says_what_cannot_be_encoded_and_where(serializer, value, wh
 
 
 @BOTH
-def test_text_that_is_no_text_is_refused(serializer):
+def test_text_with_surrogates_is_refused(serializer):
     with pytest.raises(SerializationError, match="the str at value: UTF-8 has no surrogates"):
         serializer.encode("\ud800", ENVELOPE)
     with pytest.raises(SerializationError, match=r"str at value\['a'\]\[1\]: UTF-8 has no surrog"):
@@ -197,7 +197,7 @@ def test_a_value_that_contains_itself_is_refused(serializer):
 
 
 @BOTH
-def test_what_is_not_equal_to_itself_comes_back_as_it_was(serializer):
+def test_values_that_do_not_equal_themselves_come_back(serializer):
     nan, decimal, key = round_trip(serializer, [math.nan, Decimal("NaN"), {math.nan: 1}])
     assert math.isnan(nan)
     assert decimal.is_nan()
@@ -205,14 +205,14 @@ def test_what_is_not_equal_to_itself_comes_back_as_it_was(serializer):
 
 
 @BOTH
-def test_keys_that_look_alike_stay_apart(serializer):
+def test_keys_of_similar_text_stay_distinct(serializer):
     value = {1: "int", "1": "text", None: 0, "None": 1, (1, "a"): 2, 10**30: 3, 1.5: 4, "": 5}
     assert round_trip(serializer, value) == value
     assert [type(key) for key in round_trip(serializer, value)] == [type(key) for key in value]
 
 
 def test_codes_and_tags_never_change():
-    """They are a format: old messages wait in stores, and other languages read them."""
+    """They are part of the format: stores keep old messages, and other languages read them."""
     table = [(code, ext.tag, ext.type.__name__) for code, ext in BY_CODE.items()]
     assert table == [
         (1, "datetime", "datetime"),
@@ -235,7 +235,7 @@ def test_msgpack_of_plain_data_is_plain_msgpack():
 
 
 def test_msgpack_bounds_sets_within_sets():
-    """Each level costs the decoder stack: a message must not be able to crash a process."""
+    """Each level takes stack of the decoder, and no message may crash a process."""
     data = msgpack.packb([])
     for _ in range(200):
         data = msgpack.packb(msgpack.ExtType(8, b"\x91" + data))
@@ -259,7 +259,7 @@ def test_json_of_plain_data_is_plain_json():
     assert JSON.decode(b' {"a": 1} ', ENVELOPE) == {"a": 1}
 
 
-def test_json_tags_what_json_lacks():
+def test_json_tags_the_types_that_json_lacks():
     data = json.loads(JSON.encode([b"\x00", {1: 2}, 2**70, float("inf")], ENVELOPE)[0])
     assert data == [
         {"$eventmq": "bytes", "value": "AA=="},
@@ -307,7 +307,7 @@ def test_dill_reads_keys_from_a_file(tmp_path):
 
 @pytest.mark.parametrize("age", [0, -1, 86401, float("nan")])
 def test_dill_refuses_an_age_beyond_the_dedupe_window(age):
-    """What the broker has forgotten could be replayed."""
+    """After the window the broker would accept a replayed message."""
     with pytest.raises(PluginError, match="signature_max_age"):
         make_dill(keys=["k" * 32], signature_max_age=age)
 
@@ -321,14 +321,14 @@ def test_every_value_comes_back_from_dill_with_its_types(value):
     assert (decoded, type(decoded)) == (value, type(value))
 
 
-def test_dill_says_what_cannot_be_encoded_and_where():
+def test_the_error_of_dill_names_the_object_and_its_path():
     with pytest.raises(
         SerializationError, match=r"the generator at value\[1\]\['rows'\]\[1\]: Type"
     ):
         make_dill(keys=["k" * 32]).encode([[1], {"rows": (1, (n for n in ()))}], ENVELOPE)
 
 
-def test_dill_is_imported_only_where_it_is_made():
+def test_dill_is_imported_with_the_first_serializer_of_it():
     code = (
         "import sys, eventmq.plugins.serializers.dill_ as d; print('dill' in sys.modules);"
         "from eventmq.interfaces import PluginContext as C; from eventmq.clock import SystemClock;"
@@ -356,14 +356,14 @@ def test_dill_is_imported_only_where_it_is_made():
         (PurePosixPath("a/b"), "a/b"),
     ],
 )
-def test_what_has_a_plain_form_is_written_in_it(serializer, value, plain):
-    """All of it arrives, and what is in it keeps its type; annotations turn it back."""
+def test_objects_with_a_plain_form_are_encoded_in_it(serializer, value, plain):
+    """All fields arrive and keep their types; annotations turn them back into the object."""
     assert round_trip(serializer, value) == plain
 
 
 @BOTH
 def test_a_secret_of_pydantic_is_not_sent_as_asterisks(serializer):
-    """It is refused, instead of being lost: a field serializer says how it is to travel."""
+    """Such a value is refused instead of lost. A field serializer can define its form."""
 
     class Login(pydantic.BaseModel):
         password: pydantic.SecretStr
@@ -373,14 +373,14 @@ def test_a_secret_of_pydantic_is_not_sent_as_asterisks(serializer):
 
 
 @BOTH
-def test_a_set_refuses_what_is_written_as_a_dict(serializer):
-    """Sets have no dicts, so that the set could not be read again."""
+def test_a_set_refuses_objects_that_are_encoded_as_dicts(serializer):
+    """A dict is not hashable, so the set could not be decoded."""
     with pytest.raises(SerializationError, match="a set has a Frozen, which is written as a dict"):
         serializer.encode({Frozen()}, ENVELOPE)
 
 
 @BOTH
-def test_an_object_that_has_itself_is_refused(serializer):
+def test_an_object_that_contains_itself_is_refused(serializer):
     loop = Data()
     loop.x = [loop]
     with pytest.raises(SerializationError, match="it contains itself"):
@@ -389,6 +389,6 @@ def test_an_object_that_has_itself_is_refused(serializer):
 
 @BOTH
 def test_a_signature_is_no_argument(serializer):
-    """It is a dataclass, and would arrive as a dict that nobody expects."""
+    """As a dataclass it would arrive as a dict."""
     with pytest.raises(SerializationError, match="the Signature at value"):
         serializer.encode(Signature("add"), ENVELOPE)

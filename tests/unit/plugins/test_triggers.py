@@ -1,4 +1,4 @@
-"""What each built-in trigger promises, and how people and messages name one."""
+"""The fire times of each built-in trigger, and how code and messages name one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_counts_from_the_fire_time_before():
 
 
 def test_every_does_not_drift_by_fractions():
-    """A million steps of a tenth of a second are as long as one jump."""
+    """Many steps of a tenth of a second add up to the same time as one jump."""
     trigger = eventmq_triggers()["every"](context(seconds=0.1))
     fire_time = 1_800_000_000.0
     for _ in range(1000):
@@ -60,7 +60,7 @@ def test_the_arguments_of_every_add_up():
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 1e10, float("nan"), float("inf")])
-def test_an_interval_that_is_none_is_refused(seconds):
+def test_an_interval_out_of_range_is_refused(seconds):
     with pytest.raises(SettingsError, match=r"allowed is"):
         every(seconds=seconds)
 
@@ -80,7 +80,7 @@ def test_at_has_one_fire_time():
     assert 'at:{"moment":1893488400.0}' == str(at(datetime(2030, 1, 1, 10, tzinfo=PARIS)))
 
 
-def test_at_needs_to_know_the_zone():
+def test_at_needs_a_time_zone():
     with pytest.raises(SettingsError, match="naive, it has no time zone"):
         at(datetime(2030, 1, 1))  # noqa: DTZ001 - the point
     with pytest.raises(SettingsError, match="an aware datetime"):
@@ -106,7 +106,7 @@ def test_a_fixed_time_that_does_not_exist_is_skipped_where_the_policy_says_so():
 
 
 def test_fixed_times_that_do_not_exist_fire_once_together():
-    """Both become 03:00, and so does the one that is 03:00 anyway."""
+    """Both become 03:00, together with the regular fire time at 03:00."""
     trigger = Cron("0,30 2,3 * * *", "Europe/Paris")
     fire_times = fired(trigger, unix(2026, 3, 29, 0), 3)
     three = unix(2026, 3, 29, 3, zone=PARIS)
@@ -123,20 +123,20 @@ def test_a_fixed_time_that_exists_twice_fires_the_first_time_only():
     )
 
 
-def test_every_quarter_of_an_hour_fires_in_every_quarter_that_there_is():
+def test_every_quarter_of_an_hour_fires_in_every_existing_quarter():
     trigger = Cron("*/15 * * * *", "Europe/Paris")
     for day in (unix(2026, 3, 28, 22), unix(2026, 10, 24, 22)):
         assert [day + 900 * n for n in range(1, 41)] == fired(trigger, day, 40)
 
 
-def test_a_moment_within_a_minute_is_no_obstacle():
+def test_next_after_takes_times_within_a_minute():
     trigger = Cron("* * * * *")
     assert 60.0 == trigger.next_after(0.0)
     assert 60.0 == trigger.next_after(59.999)
     assert 120.0 == trigger.next_after(60.5)
 
 
-def test_a_leap_day_is_found():
+def test_a_leap_day_may_be_eight_years_away():
     assert unix(2104, 2, 29) == Cron("0 0 29 2 *").next_after(unix(2096, 2, 29))
 
 
@@ -144,7 +144,7 @@ def test_a_leap_day_is_found():
     ("expression", "start"),
     [("* * * * *", 0), ("0 * * * *", 3), ("0 3 * * *", 40), ("0 0 1 1 *", 4000)],
 )
-def test_the_latest_fire_time_is_that_of_many_steps(expression, start):
+def test_latest_equals_many_single_steps(expression, start):
     trigger = Cron(expression, "Europe/Paris")
     now = unix(2026, 11, 21, 5, 3)
     fire_time = now - start * 86_400 - 7200
@@ -191,7 +191,7 @@ def test_a_zone_is_no_path(zone):
         cron("* * * * *", tz=zone)
 
 
-def test_the_policy_about_missing_times_is_one_of_two():
+def test_the_policy_about_missing_times_is_next_or_skip():
     with pytest.raises(SettingsError, match="allowed is: 'next' or 'skip'"):
         cron("* * * * *", missing="twice")
     with pytest.raises(SettingsError, match="allowed is: text"):
@@ -229,5 +229,5 @@ def test_an_unknown_option_is_named():
         eventmq_triggers()["every"](context(minutes=1))
 
 
-def test_they_are_exported():
+def test_every_cron_and_at_are_exported():
     assert (eventmq.every, eventmq.cron, eventmq.at) == (every, cron, at)

@@ -1,4 +1,4 @@
-"""The write-ahead log is begun anew, whoever reads or moves it meanwhile, and nobody waits long."""
+"""The write-ahead log is restarted while others read or checkpoint it, and no commit waits long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 
-#: Seconds that a commit may take while somebody reads the store; SQLite's own time is 5.
+#: Seconds that a commit may take while another connection reads the store; SQLite waits for 5.
 PROMPT = 4.5
 
 #: Seconds after which a thread that was never released fails.
@@ -35,7 +35,7 @@ BUSY_TIMEOUT = 20.0
 
 
 class Filled:
-    """A store that takes commits of a MiB each, and syncs none: a disk may take its time."""
+    """A store that takes commits of a MiB each. It syncs none, as a disk may take its time."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path / FILE_NAME
@@ -78,9 +78,10 @@ def filled(tmp_path: Path) -> Iterator[Filled]:
 def test_no_commit_waits_for_a_long_reader(
     filled: Filled, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As `eventmq fsck` and `backup` are. The log grows meanwhile, which is told, and not for ever.
+    """`eventmq fsck` and `backup` are such readers.
 
-    From 32 MiB on no commit passes the thread that moves, so at 64 MiB one is forced.
+    Meanwhile the log grows, and a warning is logged. From 32 MiB on, commits do not pass the
+    checkpointing thread; at 64 MiB a checkpoint is forced.
     """
     with closing(connect(filled.path, busy=5.0)) as reader:
         filled.commit()
@@ -104,8 +105,8 @@ def test_no_commit_waits_for_a_long_reader(
     assert filled.log.stat().st_size <= LOG_BYTES
 
 
-def test_a_log_that_begins_with_a_long_commit_is_begun_anew_as_well(filled: Filled) -> None:
-    """Each of these alone is longer than what the thread waits for."""
+def test_a_log_that_begins_with_a_long_commit_is_restarted_as_well(filled: Filled) -> None:
+    """Each of these commits is longer than the part of the log that wakes the thread."""
     restarts_before = filled.restarts()
     for _ in range(40):
         filled.commit(5 * MIB)
@@ -114,8 +115,8 @@ def test_a_log_that_begins_with_a_long_commit_is_begun_anew_as_well(filled: Fill
     assert filled.checkpointer.forced == 0
 
 
-class Moving:
-    """The lock of a thread that moves its part for as long as a test wants."""
+class BusyCheckpoint:
+    """The lock of a thread that checkpoints for as long as a test wants."""
 
     def __init__(self) -> None:
         self.busy = True
@@ -134,26 +135,26 @@ class Moving:
         return blocking or not self.busy
 
     def release(self) -> None:
-        """Take the lock back."""
+        """Release nothing: the test ends the thread."""
 
     def end(self) -> None:
-        """Let the thread end."""
+        """Let the thread finish."""
         self._ended.set()
 
 
 @pytest.fixture
-def moving(filled: Filled) -> Iterator[Moving]:
-    moving = filled.checkpointer._checkpointing = Moving()
-    yield moving
-    moving.end()
+def busy_checkpoint(filled: Filled) -> Iterator[BusyCheckpoint]:
+    busy_checkpoint = filled.checkpointer._checkpointing = BusyCheckpoint()
+    yield busy_checkpoint
+    busy_checkpoint.end()
 
 
 def test_a_log_that_a_crash_left_is_emptied_by_the_next_start(
     filled: Filled, tmp_path: Path
 ) -> None:
-    """Else what it had cut off may be taken for damage later, and nothing of it is moved."""
+    """Otherwise a torn end of the log may be taken for damage later."""
     filled.commit_many(3)
-    crashed = shutil.copytree(filled.path.parent, tmp_path / "left")
+    crashed = shutil.copytree(filled.path.parent, tmp_path / "crashed")
     log = crashed / f"{FILE_NAME}-wal"
     assert log.stat().st_size > 3 * MIB
     with closing(connect(crashed / FILE_NAME, busy=BUSY_TIMEOUT)) as db:
@@ -162,8 +163,8 @@ def test_a_log_that_a_crash_left_is_emptied_by_the_next_start(
         assert (3,) == first_row(db, "SELECT count(*) FROM jobs")
 
 
-def test_a_full_disk_lets_the_next_commit_begin_the_log_anew(filled: Filled) -> None:
-    """Its blocks are there already: what runs can be finished without further ones."""
+def test_a_full_disk_lets_the_next_commit_restart_the_log(filled: Filled) -> None:
+    """Commits reuse the blocks of the log, so running jobs can end without further space."""
     filled.commit_many(2)
     size, restarts_before = filled.log.stat().st_size, filled.restarts()
     filled.store._make_room()
@@ -174,7 +175,7 @@ def test_a_full_disk_lets_the_next_commit_begin_the_log_anew(filled: Filled) -> 
 def test_the_log_stays_short_where_little_space_is_free(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quarter of what is free: the database must have room for what is moved into it."""
+    """It takes a quarter of the free space: a checkpoint needs room in the database."""
     monkeypatch.setattr(filled.store._directory, "free", lambda: 4 * MIB)
     for _ in range(40):
         filled.commit(MIB // 8)
@@ -186,47 +187,47 @@ def test_the_log_stays_short_where_little_space_is_free(
     assert filled.log.stat().st_size > 4 * MIB
 
 
-def test_the_log_is_begun_anew_as_soon_as_the_thread_has_moved_its_part(
-    filled: Filled, moving: Moving
+def test_the_log_is_restarted_as_soon_as_the_thread_has_checkpointed_it(
+    filled: Filled, busy_checkpoint: BusyCheckpoint
 ) -> None:
-    """Not only when as much again was written: the thread might be at work again by then."""
+    """A commit tries again at once, not only after writing as much again."""
     restarts_before = filled.restarts()
     filled.commit_many(12)
     assert filled.restarts() == restarts_before
-    moving.busy = False
-    filled.commit_many(2)  # moved after the first, begun with the second
+    busy_checkpoint.busy = False
+    filled.commit_many(2)  # checkpointed after the first, restarted by the second
     assert filled.restarts() == restarts_before + 1
 
 
-def test_a_log_that_grows_faster_than_the_thread_moves_it_waits(
-    filled: Filled, moving: Moving
+def test_commits_wait_for_a_thread_that_checkpoints_too_slowly(
+    filled: Filled, busy_checkpoint: BusyCheckpoint
 ) -> None:
     restarts_before = filled.restarts()
     filled.commit_many(27)
-    assert not moving.waits
+    assert not busy_checkpoint.waits
     filled.commit_many(8)
-    assert (moving.waits, filled.restarts()) == (1, restarts_before + 1)
+    assert (busy_checkpoint.waits, filled.restarts()) == (1, restarts_before + 1)
 
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Iterator[Filled]:
-    """Return a store whose log another program moves."""
+    """Return a store whose log another program checkpoints."""
     filled = Filled(tmp_path, checkpoints="litestream")
     yield filled
     filled.store.close()
 
 
-def move_log(path: Path) -> None:
-    """Move the log as another process does."""
+def checkpoint_elsewhere(path: Path) -> None:
+    """Checkpoint the log as another process does."""
     with closing(connect(path, busy=BUSY_TIMEOUT)) as other:
         first_row(other, "SELECT count(*) FROM jobs")
         assert not checkpoint(other, "RESTART")
 
 
-def test_a_log_that_another_program_moves_is_left_to_it(
+def test_a_log_that_another_program_checkpoints_is_left_to_it(
     copied: Filled, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is moved, however long it becomes; that is said at each 64 MiB."""
+    """The store never checkpoints, however long the log grows; it warns at each 64 MiB."""
     copied.commit()
     restarts_before = copied.restarts()
     with caplog.at_level(logging.WARNING):
@@ -238,14 +239,14 @@ def test_a_log_that_another_program_moves_is_left_to_it(
     assert copied.path.stat().st_size < MIB
     [record] = caplog.records
     assert "checkpoints are left to Litestream, so see whether that runs" in record.getMessage()
-    move_log(copied.path)
+    checkpoint_elsewhere(copied.path)
     copied.commit_many(2)
     assert copied.restarts() == restarts_before + 1
     assert copied.path.stat().st_size > 70 * MIB
 
 
 def test_a_store_is_closed_and_opened_with_its_log(copied: Filled) -> None:
-    """What the other program has not copied yet stays in the log, also without that program."""
+    """The log stays if the other program has not copied it yet, even if it does not run."""
     copied.commit_many(3)
     restarts_before, size = copied.restarts(), copied.log.stat().st_size
     copied.store.close()
@@ -261,7 +262,7 @@ def test_a_store_is_closed_and_opened_with_its_log(copied: Filled) -> None:
     assert not copied.log.exists()
 
 
-def test_a_relaxed_log_that_another_program_moves_is_synced(
+def test_a_relaxed_log_that_another_program_checkpoints_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = threading.Event()
@@ -273,14 +274,14 @@ def test_a_relaxed_log_that_another_program_moves_is_synced(
     copied.store.close()
 
 
-def test_the_option_names_who_moves_the_log(tmp_path: Path) -> None:
+def test_the_option_names_the_program_that_checkpoints_the_log(tmp_path: Path) -> None:
     app = EventMQ("x", data_dir=str(tmp_path))
     with pytest.raises(PluginError, match="'checkpoints' of 'sqlite' must be broker or litestream"):
         app.make_broker(store_options={"checkpoints": "nobody"})
 
 
 def test_tables_of_litestream_harm_nothing(copied: Filled) -> None:
-    """It makes two in the database that it copies, and writes to one of them."""
+    """Litestream makes two tables in the database that it copies, and writes to one."""
     with closing(connect(copied.path, busy=BUSY_TIMEOUT)) as other:
         other.execute("CREATE TABLE _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)")
         other.execute("CREATE TABLE _litestream_lock (id INTEGER)")

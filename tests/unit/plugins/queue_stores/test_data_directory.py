@@ -1,4 +1,4 @@
-"""The data directory of a store: its lock, its modes and the space that it keeps in reserve."""
+"""The data directory of a store: its lock, its modes, and the space it keeps in reserve."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def test_the_ballast_is_an_eighth_of_the_reserve(data: Path) -> None:
 
 
 def test_without_a_reserve_there_is_no_ballast(data: Path) -> None:
-    """There is nothing that it could bridge."""
+    """Ballast only bridges the time until the reserve is free again."""
     directory = DataDirectory(data, 0)
     directory.serve()
     assert {"lock", FILE_NAME} == {file.name for file in data.iterdir()}
     directory.close()
 
 
-def test_who_only_looks_makes_no_store(data: Path) -> None:
-    """fsck and a backup take the lock as well."""
+def test_readers_create_no_store(data: Path) -> None:
+    """`eventmq fsck` and `backup` take the lock, but create no database."""
     directory = DataDirectory(data, 8 * MIB)
     directory.open()
     assert ["lock"] == [file.name for file in data.iterdir()]
@@ -69,7 +69,7 @@ def test_who_only_looks_makes_no_store(data: Path) -> None:
 def test_a_nearly_full_disk_gives_the_ballast_back(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What runs is finished in its space; submissions are refused from then on."""
+    """Running jobs end in the space of the ballast; submissions are refused from then on."""
     directory = DataDirectory(data, 8 * MIB)
     directory.serve()
     assert not directory.low(0.0)
@@ -82,7 +82,7 @@ def test_a_nearly_full_disk_gives_the_ballast_back(
 def test_a_start_on_a_full_disk_gives_the_ballast_back(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is gone before anything of the start needs space."""
+    """The ballast is deleted before the start needs any space."""
     directory = DataDirectory(data, 8 * MIB)
     directory.serve()
     directory.close()
@@ -94,10 +94,10 @@ def test_a_start_on_a_full_disk_gives_the_ballast_back(
     again.close()
 
 
-def test_what_is_too_full_says_how_much_would_do(
+def test_the_error_of_a_full_disk_says_how_much_to_free(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log may have to go into the database, and a start needs some space of its own."""
+    """The log may have to move into the database, and a start needs some space itself."""
     directory = DataDirectory(data, 0)
     directory.serve()
     (data / f"{FILE_NAME}-wal").write_bytes(bytes(5 * MIB))
@@ -108,8 +108,8 @@ def test_what_is_too_full_says_how_much_would_do(
     directory.close()
 
 
-def test_a_directory_that_is_gone_is_no_traceback(data: Path) -> None:
-    """The look at the free space is often the first to notice."""
+def test_a_removed_directory_is_an_error_of_the_store(data: Path) -> None:
+    """Reading the free space is often the first call that notices it."""
     directory = DataDirectory(data, 8 * MIB)
     directory.serve()
     data.rename(data.with_name("moved"))
@@ -122,7 +122,7 @@ def test_a_directory_that_is_gone_is_no_traceback(data: Path) -> None:
 
 
 def test_a_directory_has_one_broker(data: Path) -> None:
-    """The second is told which process has it."""
+    """The error of the second broker names the process of the first."""
     directory = DataDirectory(data, 0)
     directory.serve()
     with pytest.raises(StoreError, match=f"in use by another broker .process {os.getpid()}"):
@@ -144,7 +144,7 @@ except StoreError as error:
 
 
 def serve_elsewhere(data: Path, method: str = "serve") -> str:
-    """Return what another process is told that wants the directory, "" if it gets it."""
+    """Return the error of another process that opens the directory, or "" if it succeeds."""
     command = [sys.executable, "-c", _SERVES, str(data), method]
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
@@ -152,7 +152,7 @@ def serve_elsewhere(data: Path, method: str = "serve") -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="the database is locked on Linux only")
 @pytest.mark.parametrize("method", ["serve", "open"])
 def test_a_deleted_lock_lets_no_other_broker_in(data: Path, method: str) -> None:
-    """The database is locked too."""
+    """The database file is locked too."""
     directory = DataDirectory(data, 0)
     directory.serve()
     (data / "lock").unlink()
@@ -169,7 +169,7 @@ with open(sys.argv[1], "r+b") as file:
 
 
 def test_a_refused_open_frees_no_lock_of_this_process(data: Path) -> None:
-    """To close a second descriptor would free what SQLite has locked by the first."""
+    """Closing a second descriptor of the file would release the locks of SQLite."""
     import fcntl
 
     directory = DataDirectory(data, 0)
@@ -193,10 +193,10 @@ with open(sys.argv[1], "r+b") as index:
 """
 
 
-def test_an_open_store_keeps_its_hold_of_the_index(data: Path) -> None:
-    """Whoever opens a store that nobody seems to have cuts the index of its log to nothing.
+def test_an_open_store_keeps_its_lock_on_the_index(data: Path) -> None:
+    """A process that opens a store without users truncates the index of its log.
 
-    A broker whose index was cut ends by SIGBUS. The place is `UNIX_SHM_DMS` of SQLite's os_unix.c.
+    A broker whose index is truncated ends with SIGBUS. See `UNIX_SHM_DMS` in SQLite's os_unix.c.
     """
     store = SqliteStore(data, FakeClock(), reserve=0)
     store.open()
@@ -207,13 +207,13 @@ def test_an_open_store_keeps_its_hold_of_the_index(data: Path) -> None:
     assert "BlockingIOError" in process.stderr
 
 
-# Where it is
+# File systems
 
 
 def test_a_network_file_system_is_refused_by_name(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is made there."""
+    """The directory is not created."""
     table = tmp_path / "mountinfo"
     table.write_text(
         f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / {tmp_path} rw - nfs4 h:/x rw\n"
@@ -224,7 +224,7 @@ def test_a_network_file_system_is_refused_by_name(
     assert not data.exists()
 
 
-def test_an_expected_store_is_not_made(data: Path) -> None:
+def test_an_expected_store_is_not_created(data: Path) -> None:
     """A disk that is not mounted leaves an empty directory, or none."""
     for _ in range(2):
         with pytest.raises(StoreError, match=r"there is no store in .*the store abc is expected"):
@@ -237,8 +237,8 @@ def test_an_expected_store_is_not_made(data: Path) -> None:
 
 
 @pytest.mark.usefixtures("umask")
-def test_what_is_made_is_for_its_owner_only(data: Path) -> None:
-    """Whatever the umask takes or leaves."""
+def test_only_the_owner_can_use_the_files(data: Path) -> None:
+    """The modes do not depend on the umask."""
     store = SqliteStore(data, FakeClock(), reserve=8 * MIB)
     store.open()
     modes = {path.name: mode(path) for path in data.iterdir()}
@@ -248,10 +248,10 @@ def test_what_is_made_is_for_its_owner_only(data: Path) -> None:
     assert modes == dict.fromkeys(["lock", "ballast", *(FILE_NAME + end for end in ends)], "0o600")
 
 
-def test_wider_modes_are_told_with_what_ends_them(
+def test_a_warning_about_wider_modes_names_the_command_against_them(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They stay as they are: who set them may have meant it."""
+    """The modes are kept, as they may be intended."""
     directory = DataDirectory(data, 8 * MIB)
     directory.serve()
     directory.close()

@@ -1,4 +1,4 @@
-"""A store that fails says what helps, and gives no receipt from then on."""
+"""The errors of a failing store say what helps, and the store confirms nothing afterwards."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-#: Seconds after which what another thread should have done has failed.
+#: Seconds that another thread has to do its work.
 DEADLINE = 20.0
 
 SALVAGE = "eventmq fsck lists the damage, and eventmq fsck --salvage DEST copies what can be read"
 
 
 class Store:
-    """A store, and what it was told of the jobs that it was given."""
+    """A store, with the ids of the jobs whose submission it confirmed."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self._clock = FakeClock()
@@ -55,13 +55,13 @@ class Store:
         self.store.open()
 
     def submit(self, write: Any) -> Any:
-        """Return the result of a commit."""
+        """Return the result of a write."""
         self.store.submit([write])
         [write_results] = self.store.finished()
         return write_results if isinstance(write_results, Exception) else write_results[0]
 
     def admit(self, queue: str = "q") -> Any:
-        """Submit a job; note its id where that was stored."""
+        """Submit a job, and record its id if the store confirms it."""
         self._seq += 1
         job = JobRecord(self._new_id(), queue, "task:t", b"x", self._seq, self._seq, created=1.0)
         write_result = self.submit(Admit([job]))
@@ -70,7 +70,7 @@ class Store:
         return write_result
 
     def find_confirmed(self) -> Sequence[Any]:
-        """Return what the store has of the confirmed jobs."""
+        """Return the rows of the confirmed jobs."""
         return list(self.submit(FindJobs(self.confirmed)).values())
 
 
@@ -95,7 +95,7 @@ def fail(*_: object) -> None:
 
 
 def full_after_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the disk be full as a commit is nearly done."""
+    """Let the disk be full at the end of each commit."""
 
     def flush_counts(self: Tables) -> None:
         raise apsw.FullError("database or disk is full")
@@ -107,7 +107,7 @@ def full_after_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_commit_that_cannot_be_undone_is_the_last_one(
     opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, component: type
 ) -> None:
-    """Memory has the number of a queue that the database has not: jobs of it would be lost."""
+    """Otherwise jobs would be stored with the number of a queue that is not in the database."""
     store = opened()
     store.admit()
     with monkeypatch.context() as patched:
@@ -123,7 +123,7 @@ def test_a_commit_that_cannot_be_undone_is_the_last_one(
     assert store.admit("new") == {}
 
 
-def test_a_second_try_needs_what_was_undone(
+def test_a_commit_is_retried_only_if_the_first_was_undone(
     opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened()
@@ -152,7 +152,7 @@ def test_a_commit_that_was_undone_is_not_the_last_one(
     assert [each.job.queue for each in store.find_confirmed()] == ["new"]
 
 
-def test_ballast_that_cannot_be_given_back_is_an_error_of_the_store(
+def test_ballast_that_cannot_be_deleted_is_an_error_of_the_store(
     opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened()
@@ -171,13 +171,13 @@ def test_ballast_that_cannot_be_given_back_is_an_error_of_the_store(
 
 
 @pytest.mark.parametrize("page_checksums", [False, True], ids=["garbage", "checksum"])
-def test_a_damaged_page_that_is_met_at_work_says_what_helps(
+def test_the_error_of_a_damaged_page_says_what_helps(
     opened: Callable[..., Store],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     page_checksums: bool,
 ) -> None:
-    """As the start does, which looks at the small tables, and at others for a second."""
+    """A start reads the small tables, and the others for a second, with the same error."""
     opened(page_checksums=page_checksums).store.close()
     path = tmp_path / "data" / FILE_NAME
     overwrite(path, leaves(path, "sqlite_autoindex_attempts_1")[0], b"\xff" * PAGE)
@@ -207,12 +207,12 @@ def _error(code: int) -> apsw.Error:
         (MemoryError(), "cannot be written: MemoryError"),
     ],
 )
-def test_only_what_may_be_damage_names_salvage(error: Exception, sentence: str) -> None:
+def test_only_errors_that_may_be_damage_name_salvage(error: Exception, sentence: str) -> None:
     failure = store_error("some.sqlite", error)
     assert (str(failure), failure.__cause__) == (f"the store some.sqlite {sentence}", error)
 
 
-# The thread that moves and syncs the log
+# The thread that checkpoints and syncs the log
 
 
 def _no_descriptor(*_: object, **__: object) -> int:
@@ -231,10 +231,10 @@ def test_a_log_that_cannot_be_opened_to_sync_is_an_error_of_the_store(
     opened(durability="durable")
 
 
-def test_a_thread_that_cannot_be_had_is_one_too(
+def test_a_thread_that_cannot_be_started_is_an_error_of_the_store(
     opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing is synced without it; else the committing thread moves the log alone."""
+    """A relaxed store needs it to sync; a durable one checkpoints in the committing thread."""
 
     class Thread:
         def __init__(self, **_: object) -> None: ...
@@ -254,7 +254,7 @@ def test_a_thread_that_cannot_be_had_is_one_too(
     opened(durability="durable")
 
 
-def test_any_other_trouble_with_files_at_the_start_is_one(
+def test_any_other_error_of_files_at_the_start_is_an_error_of_the_store(
     opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "check_log", _no_descriptor)
@@ -270,7 +270,7 @@ def test_a_thread_that_ended_ends_the_store_with_the_next_commit(
     durability: str,
     step: str,
 ) -> None:
-    """Else nothing would be synced any more, and receipts would go on."""
+    """Otherwise writes would be confirmed without being synced."""
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("division by zero")
@@ -278,21 +278,21 @@ def test_a_thread_that_ended_ends_the_store_with_the_next_commit(
     monkeypatch.setattr(Checkpointer, step, broken)
     monkeypatch.setattr(wal, "NOTIFY_FRAMES", 1)
     store = opened(durability=durability, fsync_interval=0.001)
-    with suppress(StoreError):  # it may have ended by now
+    with suppress(StoreError):  # the thread may have ended by now
         store.admit()
-    mover: Any = store.store._checkpointer
-    mover._thread.join(DEADLINE)
-    assert not mover._thread.is_alive()
+    checkpointer: Any = store.store._checkpointer
+    checkpointer._thread.join(DEADLINE)
+    assert not checkpointer._thread.is_alive()
     with pytest.raises(StoreError, match="cannot checkpoint or sync its log: division by zero"):
         store.admit()
     [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert record.getMessage().startswith("the thread that checkpoints and syncs the log of ")
 
 
-def test_a_log_that_cannot_be_moved_for_any_reason_ends_the_store(
+def test_a_log_that_cannot_be_checkpointed_ends_the_store(
     opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the committing thread moves it."""
+    """This also holds where the committing thread checkpoints the log."""
 
     def broken(*_: object) -> bool:
         raise MemoryError
@@ -319,7 +319,7 @@ def test_a_log_that_cannot_be_moved_for_any_reason_ends_the_store(
 def test_a_store_whose_id_or_epoch_was_altered_is_refused_in_one_sentence(
     opened: Callable[..., Store], tmp_path: Path, key: str, value: str, description: str
 ) -> None:
-    """It names the store, the entry and what helps; a repair makes it anew."""
+    """The error names the store, the entry and the repair, which writes a new one."""
     opened().store.close()
     path = tmp_path / "data" / FILE_NAME
     with closing(connect(path, busy=0.0)) as db:
@@ -349,8 +349,6 @@ def test_a_store_takes_no_negative_option(
 
 
 @pytest.mark.parametrize(("name", "value"), [("reserve", -1), ("fsync_interval", 0)])
-def test_a_store_with_a_file_takes_sizes_and_intervals_that_make_sense(
-    name: str, value: int
-) -> None:
+def test_a_store_with_a_file_refuses_invalid_sizes_and_intervals(name: str, value: int) -> None:
     with pytest.raises(PluginError, match=f"'{name}' of 'sqlite' must be .*, not {value}"):
         store.make_store(PluginContext("sqlite", {name: value}, FakeClock()))

@@ -1,4 +1,4 @@
-"""Which file system a path is on, by the kernel's list."""
+"""Which file system a path is on, according to the kernel's list of mounts."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ TABLE = r"""22 28 0:21 / /proc rw,nosuid - proc proc rw
     ],
 )
 def test_the_innermost_mount_counts(path: str, expected: str) -> None:
-    """A later mount on the same place hides the earlier one; names are not cut in the middle."""
+    """A later mount on the same path hides an earlier one; only whole names match."""
     assert expected == file_system_of(path, TABLE)
 
 
-def test_lines_that_cannot_be_read_are_passed_over() -> None:
+def test_lines_of_another_format_are_skipped() -> None:
     assert "" == file_system_of("/x", "nonsense\n1 2 3\n - \n")
 
 
 def test_links_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts is where the files are."""
+    """The file system of the files counts, not that of the link."""
     table = tmp_path / "table"
     table.write_text(f"1 0 8:1 / / rw - ext4 d rw\n2 1 0:9 / {tmp_path}/far rw - 9p d rw\n")
     monkeypatch.setattr(disk, "MOUNTS", table)
@@ -52,13 +52,13 @@ def test_links_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "" == network_file_system(tmp_path / "data")
 
 
-def test_a_system_without_the_list_refuses_nothing(
+def test_a_system_without_a_list_of_mounts_refuses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "MOUNTS", tmp_path / "missing")
     assert "" == network_file_system(tmp_path)
 
 
-def test_layers_and_disks_of_this_machine_are_no_network() -> None:
+def test_local_file_systems_are_no_network() -> None:
     assert NETWORK.isdisjoint({"ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk"})
     assert NETWORK.isdisjoint({"fuse.fuse-overlayfs", "virtiofs", "apfs"})

@@ -1,4 +1,4 @@
-"""A store notices that its files are not where it opened them, before it gives a result."""
+"""A store notices that its files were moved or replaced, before it confirms a write."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 def renew(path: Path) -> None:
-    """Put another file with the same content in the place of one."""
+    """Replace a file with another one of the same content."""
     copy = path.with_name("copy")
     shutil.copyfile(path, copy)
     copy.replace(path)
 
 
 def swap(data: Path) -> None:
-    """Put a copy in the place of a directory."""
+    """Replace a directory with a copy."""
     shutil.copytree(data, data.with_name("copy"))
     data.rename(data.with_name("old"))
     data.with_name("copy").rename(data)
 
 
-#: What is done to a data directory, and to whose name the error leads.
+#: Name of a damage -> the function that does it to a data directory, and the error afterwards.
 HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
     "database deleted": (lambda data: (data / FILE_NAME).unlink(), f"{FILE_NAME} is gone"),
     "database replaced": (lambda data: renew(data / FILE_NAME), f"{FILE_NAME} is another file"),
@@ -67,7 +67,7 @@ def store(
 
 
 def commit(store: SqliteStore) -> object:
-    """Commit something; return the result."""
+    """Commit a write, and return the result."""
     store.submit([Announce({"main": "tcp://127.0.0.1:1"})])
     (write_result,) = store.finished()
     return write_result
@@ -77,7 +77,7 @@ def commit(store: SqliteStore) -> object:
 def test_a_commit_into_files_without_a_name_has_no_receipt(
     store: SqliteStore, tmp_path: Path, harm: str
 ) -> None:
-    """It is stored, and nobody would find it."""
+    """The job is stored in a file that no later start opens."""
     assert not isinstance(commit(store), Exception)
     hurt, message = HARMS[harm]
     hurt(tmp_path / "data")
@@ -88,10 +88,8 @@ def test_a_commit_into_files_without_a_name_has_no_receipt(
 
 
 @pytest.mark.parametrize("harm", [*HARMS, "index deleted"])
-def test_a_store_that_does_nothing_notices_it_too(
-    store: SqliteStore, tmp_path: Path, harm: str
-) -> None:
-    """The index is looked at here only: readers that make another one are not waited for."""
+def test_an_idle_store_notices_it_too(store: SqliteStore, tmp_path: Path, harm: str) -> None:
+    """Only this check includes the index: readers that recreate it are not waited for."""
     store.verify()
     hurt, message = HARMS.get(
         harm, (lambda data: (data / f"{FILE_NAME}-shm").unlink(), f"{FILE_NAME}-shm is gone")
@@ -103,8 +101,8 @@ def test_a_store_that_does_nothing_notices_it_too(
 
 
 @pytest.mark.parametrize("harm", ["database deleted", "directory moved", "directory swapped"])
-def test_who_reads_events_notices_it_too(store: SqliteStore, tmp_path: Path, harm: str) -> None:
-    """A journal would wait for events of a broker that writes elsewhere."""
+def test_a_reader_of_events_notices_it_too(store: SqliteStore, tmp_path: Path, harm: str) -> None:
+    """Otherwise a journal would wait for events of a broker that writes elsewhere."""
     commit(store)
     with closing(SqliteEventLogReader(tmp_path / "data")) as reader:
         reader.read(0, 1 << 20)
@@ -113,8 +111,8 @@ def test_who_reads_events_notices_it_too(store: SqliteStore, tmp_path: Path, har
             reader.read(0, 1 << 20)
 
 
-def test_what_it_does_itself_is_no_loss(store: SqliteStore) -> None:
-    """Checkpoints, readers and links leave the names where they are."""
+def test_work_of_the_store_itself_raises_nothing(store: SqliteStore) -> None:
+    """Checkpoints, readers and links keep the names of the files."""
     for _ in range(50):
         assert not isinstance(commit(store), Exception)
     assert store.tools is not None
@@ -125,7 +123,7 @@ def test_what_it_does_itself_is_no_loss(store: SqliteStore) -> None:
 def test_a_linked_directory_that_leads_elsewhere_is_noticed(
     tmp_path: Path, clock: FakeClock
 ) -> None:
-    """SQLite follows links when it opens a file, and never looks at them again."""
+    """SQLite resolves links only when it opens a file."""
     (tmp_path / "one").mkdir()
     (tmp_path / "data").symlink_to(tmp_path / "one")
     store = SqliteStore(tmp_path / "data", clock, reserve=0)
@@ -140,7 +138,7 @@ def test_a_linked_directory_that_leads_elsewhere_is_noticed(
 
 
 def test_a_swapped_directory_is_left_alone(tmp_path: Path, clock: FakeClock) -> None:
-    """Whoever has it now may have a log there: the one who closes the old store deletes nothing."""
+    """Another broker may use it by now, so closing the old store deletes no log there."""
     store = SqliteStore(tmp_path / "data", clock, reserve=0)
     store.open()
     swap(tmp_path / "data")
@@ -149,10 +147,10 @@ def test_a_swapped_directory_is_left_alone(tmp_path: Path, clock: FakeClock) -> 
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
 
 
-def test_the_log_of_a_store_that_was_taken_away_is_left_alone(
+def test_the_log_of_a_moved_store_is_left_alone(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At its name may be the log of another store whose file has the same number elsewhere."""
+    """Its name may belong to the log of another store, whose file has the same inode number."""
     store = SqliteStore(tmp_path / "data", clock, reserve=0)
     store.open()
     store.submit([Admit([JobRecord(IdFactory(clock).new(), "q", "task:t", b"x", 1)])])
@@ -168,7 +166,7 @@ def test_the_log_of_a_store_that_was_taken_away_is_left_alone(
     assert before == log.read_bytes()
 
 
-def test_a_store_that_is_there_is_closed_without_a_log(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_store_in_its_place_is_closed_without_a_log(tmp_path: Path, clock: FakeClock) -> None:
     store = SqliteStore(tmp_path / "data", clock, reserve=0)
     store.open()
     store.submit([Admit([JobRecord(IdFactory(clock).new(), "q", "task:t", b"x", 1)])])
@@ -182,7 +180,7 @@ def test_a_store_that_is_there_is_closed_without_a_log(tmp_path: Path, clock: Fa
 def test_an_altered_value_ends_a_start_with_a_sentence(
     tmp_path: Path, clock: FakeClock, alter: str
 ) -> None:
-    """No check of the file sees it."""
+    """SQLite's own checks do not detect such a value."""
     store = SqliteStore(tmp_path / "data", clock, reserve=0)
     store.open()
     headers = "task:t,limit-running:1,limit-key:a"
@@ -194,10 +192,10 @@ def test_an_altered_value_ends_a_start_with_a_sentence(
         SqliteStore(tmp_path / "data", clock, reserve=0).open()
 
 
-def test_a_look_after_a_commit_asks_for_no_times_of_the_log(
+def test_a_check_after_a_commit_does_not_stat_the_log(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asked for them makes the next sync of the log write one block more."""
+    """Reading the times of the log makes its next sync write one block more."""
     if not (hasattr(os, "O_PATH") and os.path.lexists("/proc/self/fd/0")):
         pytest.skip("this system cannot say where an open file is")
     store = SqliteStore(tmp_path / "data", clock, reserve=0)

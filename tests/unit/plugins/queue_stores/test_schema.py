@@ -1,4 +1,4 @@
-"""Stores of other versions are refused with a sentence, and nothing is written to them."""
+"""Stores of other versions are refused with an error, and nothing is written to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-#: What makes a store of another version of it -> what is said of that.
+#: Statements that give a store another version -> the error about it.
 OTHERS = {
     "PRAGMA user_version = 9": "store version 9 with table definitions {hash},",
     "PRAGMA user_version = 12": "store version 12 with table definitions {hash},",
@@ -39,7 +39,7 @@ OTHERS = {
 
 
 def make_store(folder: Path, *statements: str, logged: bool = False) -> None:
-    """Make a store with a waiting job, change it, and leave it with or without a log."""
+    """Create a store with a waiting job, run statements on it, and keep its log or not."""
     work = folder.with_name("work")
     store = SqliteStore(work, FakeClock(), reserve=0)
     store.open()
@@ -58,13 +58,13 @@ def make_store(folder: Path, *statements: str, logged: bool = False) -> None:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Return what is in the files of a store, the index of its log and empty logs aside."""
+    """Return the contents of a store's files, without the index of its log and empty logs."""
     contents = {path.name: path.read_bytes() for path in folder.glob(f"{FILE_NAME}*")}
     return {name: data for name, data in contents.items() if data and not name.endswith("-shm")}
 
 
 def run(*arguments: str) -> str:
-    """Run a command that fails; return what it says."""
+    """Run a command that fails, and return its error text."""
     done = CliRunner().invoke(program, arguments)
     assert isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code == 1
@@ -98,13 +98,13 @@ OPENINGS: dict[str, Callable[[Path], str]] = {
 @pytest.mark.parametrize("logged", [False, True], ids=["closed", "with a log"])
 @pytest.mark.parametrize(
     ("opening", "statement"),
-    # A hash that is missing is damage, and what is damaged can be salvaged.
+    # A missing hash is damage, and damaged stores can be salvaged.
     [(w, s) for w in OPENINGS for s in OTHERS if w != "salvage" or "DELETE" not in s],
 )
 def test_a_store_of_another_version_is_refused_and_left_as_it_is(
     tmp_path: Path, opening: str, statement: str, logged: bool
 ) -> None:
-    """The sentence has what was found, what is needed and what helps."""
+    """The error names the store's version, the required one and the way out."""
     folder = tmp_path / "data"
     make_store(folder, statement, logged=logged)
     before = content(folder)
@@ -132,8 +132,8 @@ def test_a_store_is_marked_with_version_and_hash_and_opens_again(tmp_path: Path)
     store.close()
 
 
-def test_the_hash_is_of_all_tables_and_not_of_their_spaces(tmp_path: Path) -> None:
-    """Each table that a broker makes is in it."""
+def test_the_hash_covers_all_tables_and_ignores_spaces(tmp_path: Path) -> None:
+    """The hash covers each table that a broker creates."""
     store = SqliteStore(tmp_path, FakeClock(), reserve=0)
     store.open()
     store.engine.tables.period(0.0)
@@ -148,8 +148,8 @@ def test_the_hash_is_of_all_tables_and_not_of_their_spaces(tmp_path: Path) -> No
     assert missing == []
     spaced = (text.replace(" ", "\n  ") for text in statements)
     assert schema.definitions_hash(*spaced) == schema.SCHEMA_HASH
-    for place in range(len(statements)):
-        other = [text + (" x" if n == place else "") for n, text in enumerate(statements)]
+    for changed in range(len(statements)):
+        other = [text + (" x" if n == changed else "") for n, text in enumerate(statements)]
         assert schema.definitions_hash(*other) != schema.SCHEMA_HASH
 
 
@@ -190,8 +190,8 @@ def test_schedules_of_another_version_are_refused_and_left_as_they_are(
     assert path.read_bytes() == before
 
 
-def test_what_waits_for_no_other_job_is_found_without_reading_all_jobs(tmp_path):
-    """It is looked for at each start, however many jobs wait."""
+def test_orphans_are_released_without_reading_all_jobs(tmp_path):
+    """Each start searches for such jobs, however many jobs wait."""
     store = SqliteStore(tmp_path, FakeClock(), reserve=0)
     store.open()
     job = JobRecord(
@@ -216,7 +216,7 @@ def test_what_waits_for_no_other_job_is_found_without_reading_all_jobs(tmp_path)
     assert [plan for plan in plans if "jobs_held" not in plan and "SEARCH" not in plan] == []
 
 
-#: Makes a store of this version one of an earlier version, and back.
+#: Statements that turn a store of this version into one of an earlier version.
 _EARLIER = (
     "ALTER TABLE suspects RENAME TO poison",
     "UPDATE meta SET value = 'earlier' WHERE key = 'schema'",
@@ -224,7 +224,7 @@ _EARLIER = (
 
 
 def example_migrations(*, second_fails: bool = False) -> dict[int, schema.Migration]:
-    """Return a step from version 1, whose tables have another name, and one from version 2."""
+    """Return a step from version 1, which renames a table, and one from version 2."""
 
     def add_note(db):
         db.execute("INSERT INTO meta VALUES ('note', 'changed twice')")
@@ -247,7 +247,7 @@ def version_3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("version_3")
 @pytest.mark.parametrize("logged", [False, True], ids=["closed", "with a log"])
-def test_a_broker_changes_a_store_of_an_earlier_version_step_by_step(
+def test_a_broker_migrates_a_store_of_an_earlier_version_step_by_step(
     tmp_path: Path, logged: bool
 ) -> None:
     make_store(tmp_path / "data", *_EARLIER, "PRAGMA user_version = 1", logged=logged)
@@ -282,9 +282,7 @@ def test_a_step_that_fails_leaves_the_store_at_its_version(
 
 @pytest.mark.usefixtures("version_3")
 @pytest.mark.parametrize("opening", ["journal", "fsck", "backup"])
-def test_who_does_not_write_asks_for_a_broker_that_changes_the_store(
-    tmp_path: Path, opening: str
-) -> None:
+def test_readers_ask_for_a_broker_that_migrates_the_store(tmp_path: Path, opening: str) -> None:
     make_store(tmp_path / "data", *_EARLIER, "PRAGMA user_version = 1")
     before = content(tmp_path / "data")
     message = " ".join(OPENINGS[opening](tmp_path / "data").split())
@@ -296,7 +294,7 @@ def test_who_does_not_write_asks_for_a_broker_that_changes_the_store(
 
 @pytest.mark.usefixtures("version_3")
 @pytest.mark.parametrize("version", [0, 2, 4])
-def test_a_version_from_which_no_step_leads_on_is_refused(tmp_path: Path, version: int) -> None:
-    """Version 2 has other tables than its step is for; 4 is newer."""
+def test_a_version_without_a_matching_step_is_refused(tmp_path: Path, version: int) -> None:
+    """The tables of version 2 do not match its step; version 4 is newer."""
     make_store(tmp_path / "data", *_EARLIER, f"PRAGMA user_version = {version}")
     assert f"it has store version {version} with" in serve(tmp_path / "data")
