@@ -131,7 +131,7 @@ class CommandSuite:
         assert ended.code == WRONG_USAGE
 
     def test_without_a_broker_it_ends_with_that_exit_code(self) -> None:
-        """With 3, which its help has, if it asks the broker."""
+        """The code is 3, which its help has, if it calls the broker."""
         if not self.has_option("--broker"):
             pytest.skip("this command takes no broker")
         ended, documented = self.call(_NO_BROKER_URL), self.make().exits

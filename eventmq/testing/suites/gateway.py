@@ -111,7 +111,7 @@ class GatewaySuite:
         assert gateway.running()
 
     def test_its_loops_turn_if_it_can_be_watched(self) -> None:
-        """Each of them, at least once a second: what stands still is stuck."""
+        """Each loop turns at least once a second; one that does not is stuck."""
         gateway = self.new()
         if not isinstance(gateway, Watchable):
             return
@@ -154,7 +154,7 @@ class GatewaySuite:
             self.knock(addresses)
 
     def test_a_peer_that_floods_garbage_is_disconnected(self) -> None:
-        """At once, or after some seconds in which it may read the reason."""
+        """It may get some seconds to read the reason."""
         addresses = list(self.new().start())
         for address in addresses:
             with (

@@ -80,7 +80,7 @@ class MiddlewareSuite:
         assert all(type(v) is str for item in submission.headers.items() for v in item)
 
     def test_execute_proceeds_once_and_returns_the_result(self) -> None:
-        """Any result, None and False too."""
+        """The result may be any value, None and False included."""
         for result in (None, False, 7, [1]):
             proceed = Mock(return_value=result)
             assert self.execute(proceed) is result

@@ -36,7 +36,7 @@ class QueueOrderSuite:
             order.charge(chosen, weight, random.randint(1, 300))
 
     def test_jobs_that_are_handed_back_are_tolerated(self) -> None:
-        """Also more than were charged: an order begins anew with the broker."""
+        """More may come back than were charged, since a restarted broker makes a new order."""
         order = self.make()
         order.charge("a", 10, 100)
         for jobs in (-99, -1000):

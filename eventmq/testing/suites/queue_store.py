@@ -100,7 +100,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
     def test_an_id_that_has_ended_is_refused_with_its_state(
         self, store: QueueStore, state: JobState
     ) -> None:
-        """So a client may resend a job that was not acknowledged."""
+        """A client may therefore resend a job that was not acknowledged."""
         (job,) = self.admitted(store, 1)
         self.finish(store, self.end(job, state, ttl=0.0))
         self.clock.advance(self.dedupe_window * 0.9)
@@ -240,7 +240,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         return [job.id for job in jobs], more
 
     def test_queued_jobs_are_read_by_rank_and_number(self, store: QueueStore) -> None:
-        """Of one queue, without delayed and ended jobs."""
+        """They are those of one queue, without delayed and ended jobs."""
         jobs = [self.job(rank=rank) for rank in (5, -3, 5, 2**40, -3)]
         ended, other = self.job(rank=0), self.job(queue="other", rank=0)
         self.commit(store, Admit([*jobs, ended, other, self.delayed(9.0, rank=0)]))
@@ -276,7 +276,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
     def test_queued_jobs_are_read_after_a_position_with_a_flag_for_more(
         self, store: QueueStore
     ) -> None:
-        """So the broker refills a window from where it ends."""
+        """The broker thus refills a window from where it ends."""
         jobs = self.admitted(store, 5, rank=1)
         ids = [job.id for job in jobs]
         assert self.claim(store, limit=2) == (ids[:2], True)
@@ -284,13 +284,13 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         assert self.claim(store, (1, jobs[3].seq), limit=2) == (ids[4:], False)
 
     def test_reading_queued_jobs_stops_at_the_limit_of_bytes(self, store: QueueStore) -> None:
-        """At least one job is read, or a large one would block its queue."""
+        """At least one job is read; otherwise a large one would block its queue."""
         first, second, *_ = self.admitted(store, 4, body=b"x" * 1000)
         assert self.claim(store, size=1500) == ([first.id, second.id], True)
         assert self.claim(store, size=10) == ([first.id], True)
 
     def test_promote_queues_jobs_whose_time_has_come(self, store: QueueStore) -> None:
-        """By time, up to the limit; the write result has the time of the next delayed job."""
+        """Their order is by time, up to the limit; the result has the time of the next delayed job."""
         jobs = [self.delayed(countdown) for countdown in (30.0, 10.0, 20.0, 40.0)]
         self.commit(store, Admit(jobs))
         now = self.clock.now()
@@ -303,7 +303,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         assert set(self.claim(store)[0]) == {job.id for job in jobs[:3]}
 
     def test_expire_ends_jobs_that_waited_too_long(self, store: QueueStore) -> None:
-        """By time, leased jobs excepted; the write result has the time of the next expiry."""
+        """They expire by time, except leased jobs; the result has the time of the next expiry."""
         now = self.clock.now()
         jobs = [self.job(expires=now + seconds) for seconds in (30.0, 10.0, 20.0, 40.0)]
         jobs += [self.delayed(90.0), self.job()]
@@ -328,7 +328,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         assert list(self.find(store, self.job(), job, self.job(id="x"))) == [job.id]
 
     def test_many_are_found_at_once(self, store: QueueStore) -> None:
-        """In the order of the request, whatever their states; each as when it is found alone."""
+        """They are in the order of the request, whatever their states, each as if found alone."""
         jobs = [*self.admitted(store, 250, body=b"b"), self.delayed(9.0)]
         self.commit(store, Admit(jobs[-1:]))
         for job, state in zip(jobs, ENDS[:3] * 40, strict=False):
@@ -380,7 +380,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         assert [row.job.id for row in (*first, *second)] == [job.id for job in jobs[::-1]]
 
     def test_a_listing_keeps_to_its_filters(self, store: QueueStore) -> None:
-        """By state, queue, task, and all of them together."""
+        """The filters are state, queue, task, and all of them together."""
         mail = self.admitted(store, 3, queue="mail", headers="task:send")
         others = self.admitted(store, 3)
         self.finish(store, self.end(mail[0]), self.end(mail[1], JobState.FAILED))
@@ -424,7 +424,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
                 assert {row.job.state for row in rows} == {JobState.SUCCEEDED}
 
     def test_short_results_and_errors_are_read_in_any_case(self, store: QueueStore) -> None:
-        """Whatever the limit: they are small, or what an operator looks for."""
+        """The limit does not matter: they are small, or needed by an operator."""
         short, long = self.ended(store, 4096, 4097)
         (failed,) = self.admitted(store, 1)
         self.finish(store, self.end(failed, JobState.FAILED, result=b"e" * _LONG))
@@ -439,7 +439,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         assert (row.job.state, row.job.body, row.unread) == (JobState.QUEUED, b"", False)
 
     def test_an_expired_result_is_none_and_not_unread(self, store: QueueStore) -> None:
-        """So that no client asks for it again."""
+        """No client then requests it again."""
         jobs = self.ended(store, _LONG)
         self.clock.advance(61.0)
         (row,) = self.find_bare(store, jobs, 0)
@@ -496,7 +496,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
     def test_a_free_key_is_taken_and_free_again_at_the_end(
         self, store: QueueStore, mode: str
     ) -> None:
-        """In whatever state the job ended. Jobs with another key, or none, are not affected."""
+        """The end state does not matter. Jobs with another key, or none, are not affected."""
         for state in ENDS:
             job = self.taken(store, mode)
             self.taken(store, mode, key="k2" + state)
@@ -515,7 +515,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
 
     @_MODES
     def test_the_same_id_is_no_conflict_with_itself(self, store: QueueStore, mode: str) -> None:
-        """Neither while the job waits nor after its end, nor after it was replaced."""
+        """This holds while the job waits, after its end, and after it was replaced."""
         job = self.taken(store, mode)
         again = self.keyed(mode, id=job.id)
         assert self.try_admit(store, again) == ("same_id", "queued")
@@ -539,7 +539,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         assert self.claim(store)[0] == [jobs[2].id, jobs[3].id]
 
     def test_one_id_twice_in_one_commit_is_the_same(self, store: QueueStore) -> None:
-        """With whatever keys: the first one is stored."""
+        """The keys do not matter: the first one is stored."""
         job, other = self.keyed(), self.keyed(key="other")
         again = [self.keyed(key=key, id=job.id) for key in ("k", "other", "third")]
         (write_results,) = self.commit(store, Admit([job, again[0], other, *again[1:]]))
@@ -573,7 +573,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
 
     @pytest.mark.parametrize("countdown", [5, 0])
     def test_keep_last_takes_over_time_and_rank(self, store: QueueStore, countdown: int) -> None:
-        """So the work cannot be put off for ever, and keeps its place in the queue."""
+        """The work thus cannot be postponed for ever, and keeps its place in the queue."""
         now = self.clock.now()
         first = self.taken(store, "keep_last", rank=3, ready_at=countdown and now + countdown)
         second = self.keyed("keep_last", rank=8, ready_at=now + 60)
@@ -640,7 +640,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         self.taken(store, more="unique-states:cancelled")
 
     def test_keys_survive_opening_again(self, store: QueueStore) -> None:
-        """So does the job that waits for a leased one: it is ready when that ends."""
+        """A job that waits for a leased one survives as well: it is ready when that ends."""
         first, second = self.keyed("keep_last"), self.keyed("keep_last")
         other = self.keyed(key="x", more="unique-period:600")
         self.commit(store, Admit([first, other]), LeaseChunk(Chunk("s", 1, [(first, 1)])))

@@ -122,7 +122,7 @@ class GraphTests(StoreHarness):
         assert ready.rank == int(self.clock.now() * 1_000_000)
 
     def test_a_ready_job_survives_a_restart_with_its_input(self) -> None:
-        """So does the count of a join."""
+        """The count of a join survives as well."""
         store, jobs, _ = self.started(Chain((Group((_A, _B)), _C)))
         self.after(store, self.end(jobs[1], result=b"2"))
         store, recovered = self.reopen(store)
@@ -134,7 +134,7 @@ class GraphTests(StoreHarness):
         assert _parts(record)[1] == [[jobs[0].id, "json", b"1"], [jobs[1].id, "json", b"2"]]
 
     def test_results_are_in_order_and_nested(self) -> None:
-        """Whatever the order in which the members end."""
+        """The order in which the members end does not matter."""
         store, jobs, _ = self.started(Chain((Group((_A, Group((_B, _C)))), _D)))
         for index in (2, 0):
             assert self.after(store, self.end(jobs[index], result=b"%d" % index)).ready == []
@@ -163,7 +163,7 @@ class GraphTests(StoreHarness):
         assert self.counts(store) == QueueCounts(delayed=1)
 
     def test_a_failed_link_cancels_the_jobs_that_depend_on_it(self) -> None:
-        """With the reason as their error; other jobs are not affected."""
+        """Their error is the reason; other jobs are not affected."""
         store, jobs, _ = self.started(Group((Chain((_A, _B, _C)), _D)))
         followed = self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
         assert [row.job.id for row in followed.ended] == [jobs[1].id, jobs[2].id]
@@ -173,7 +173,7 @@ class GraphTests(StoreHarness):
         assert self.counts(store) == QueueCounts(queued=1, failed=1)
 
     def test_every_outcome_but_success_cancels_dependent_jobs(self) -> None:
-        """So does an operator who cancels a job, even without `AdvanceGraphs` in that commit."""
+        """So does cancelling the job, even without `AdvanceGraphs` in that commit."""
         for end in (JobState.EXPIRED, JobState.CANCELLED):
             store, jobs, _ = self.started(Chain((Group((_A, _B)), _C)))
             [row] = self.after(store, self.end(jobs[0], end)).ended
@@ -230,7 +230,7 @@ class GraphTests(StoreHarness):
         assert self.after(store, self.end(jobs[0], JobState.FAILED)).ready == []
 
     def test_a_handler_that_was_not_called_is_cancelled_at_the_end(self) -> None:
-        """With the end of the last job."""
+        """It is cancelled when the last job ends."""
         store, jobs, _ = self.started(Chain((_A, _B)).on_error(Signature("x")))
         followed = self.after(store, self.end(jobs[0]))
         assert followed.ended == []
@@ -239,7 +239,7 @@ class GraphTests(StoreHarness):
         assert self.counts(store) == QueueCounts()
 
     def test_a_graph_page_marks_handlers(self) -> None:
-        """Before a handler is called, afterwards, and when the graph has ended."""
+        """The mark is right before and after a handler is called, and when the graph has ended."""
         store, jobs, _ = self.started(Chain((_A.on_error(Signature("x")), _B)))
         for rows in ([], [self.end(jobs[0], JobState.FAILED)], [self.end(jobs[2])]):
             self.after(store, *rows)
@@ -250,7 +250,7 @@ class GraphTests(StoreHarness):
     # The whole
 
     def test_a_graph_is_cancelled_whole(self) -> None:
-        """By the id of any of its jobs; jobs that have ended keep their states."""
+        """The id of any of its jobs will do; jobs that have ended keep their states."""
         store, jobs, _ = self.started(Chain((_A, Group((_B, _C)), _D)))
         self.after(store, self.end(jobs[0]))
         audit = AuditFields(self.clock.now(), 60.0)
@@ -277,7 +277,7 @@ class GraphTests(StoreHarness):
         assert _names(followed.ready) == ["c"]
 
     def test_lineage_and_pages_show_the_structure_of_a_graph(self) -> None:
-        """By the id of any of its jobs."""
+        """The id of any of its jobs will do."""
         store, jobs, _ = self.started(Chain((_A, Group((_B, _C)), _D)).on_error(Signature("x")))
         lineage = [self.commit(store, FindLineage(job.id))[0] for job in jobs]
         assert [entry.root for entry in lineage] == [jobs[0].id] * 5
@@ -350,7 +350,7 @@ class GraphTests(StoreHarness):
         return self.commit(store, ReadInputs(job.id, 0, 1))[0] is not None
 
     def test_inputs_that_are_too_large_become_ids(self) -> None:
-        """In order, with a flag in the headers; the results are kept although their ttl is 0."""
+        """The ids are in order, with a flag in the headers; results are kept although the ttl is 0."""
         store, members, [consumer] = self.chord()
         assert _parts(consumer) == (b"b", [job.id for job in members])
         assert PAGED in flags_of(consumer.headers)
@@ -369,7 +369,7 @@ class GraphTests(StoreHarness):
         assert cursor == 0
 
     def test_inputs_survive_a_restart(self) -> None:
-        """So does the job that takes them."""
+        """The job that gets them survives as well."""
         store, members, [consumer] = self.chord()
         store, _ = self.reopen(store)
         assert len(self.page(store, consumer).rows) == len(members)
@@ -377,7 +377,7 @@ class GraphTests(StoreHarness):
         assert (record.headers, record.body) == (consumer.headers, consumer.body)
 
     def test_inputs_are_deleted_when_their_last_taker_has_ended(self) -> None:
-        """Whatever its outcome."""
+        """The outcome does not matter."""
         store, _, [first, second] = self.chord(consumers=2)
         self.after(store, self.end(first))
         assert (self.has_inputs(store, first), self.has_inputs(store, second)) == (False, True)
@@ -392,7 +392,7 @@ class GraphTests(StoreHarness):
         assert [_parts(job)[1] for job in ready] == [jobs[0].id] * 10
 
     def test_inputs_of_a_failed_job_are_kept_for_its_retry(self) -> None:
-        """Even after its graph has ended, until the retried job ends."""
+        """They are kept after the graph has ended, until the retried job ends."""
         store, members, [consumer] = self.chord()
         self.after(store, self.end(consumer, JobState.FAILED))
         audit = AuditFields(self.clock.now(), 60.0, seq=consumer.seq + 1)
@@ -445,7 +445,7 @@ class GraphTests(StoreHarness):
         return changes
 
     def test_many_jobs_become_ready_in_slices(self) -> None:
-        """In order, each with its input."""
+        """The jobs are in order, each with its input."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 7))))
         changes = self.go_on(store, self.after(store, self.end(jobs[0]), limit=3), 3)
         assert [len(change.ready) for change in changes] == [3, 3, 1]
@@ -488,7 +488,7 @@ class GraphTests(StoreHarness):
         assert self.after(store) == _NO_CHANGES
 
     def test_results_are_kept_until_the_last_slice(self) -> None:
-        """Even if the jobs of the first slice have ended by then."""
+        """The jobs of the first slice may have ended by then."""
         store, jobs, _ = self.started(Chain((_A, Group((_B,) * 4))))
         row = self.end(jobs[0], result=b"x" * 1000)
         first = self.after(store, row, limit=2, max_copies=1200)
@@ -502,7 +502,7 @@ class GraphTests(StoreHarness):
         assert not any(self.has_inputs(store, job) for job in jobs)
 
     def test_large_results_are_deleted_in_slices(self) -> None:
-        """Until none is left."""
+        """The last slice leaves none."""
         members, size = 5, 5_000_000
         store, jobs, _ = self.started(Chain((Group((_A,) * members), _B)))
         for job in jobs[:members]:

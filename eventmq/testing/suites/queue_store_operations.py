@@ -126,7 +126,7 @@ class OperationTests(StoreHarness):
     # Retrying and dropping
 
     def test_a_failed_job_is_queued_again_as_its_next_attempt(self, store: QueueStore) -> None:
-        """With a new number and the same body; its error becomes part of its history."""
+        """It has a new number and the same body; its error becomes part of its history."""
         (job,) = self.broken(store, 1, body=b"body", deaths=2, delivery=4)
         affected = self.apply(store, "retry", job.id, seq=77)
         assert [(j.id, j.seq, j.attempt, j.deaths) for j in affected.jobs] == [(job.id, 77, 2, 0)]
@@ -141,7 +141,7 @@ class OperationTests(StoreHarness):
         assert recovered.next_seq > 77  # noqa: PLR2004 - the number above
 
     def test_only_the_attempt_that_is_named_is_retried(self, store: QueueStore) -> None:
-        """So a repeated request changes nothing."""
+        """A repeated request changes nothing."""
         one, two = self.broken(store, 2)
         write = ApplyToJobs(
             "retry", [one.id, two.id], AuditFields(self.clock.now(), seq=77), [1, 2]
@@ -185,7 +185,7 @@ class OperationTests(StoreHarness):
         ]  # fmt: skip
 
     def test_a_bulk_operation_continues_after_a_restart(self, store: QueueStore) -> None:
-        """From its stored record; each job is counted once."""
+        """It continues from its stored record; each job is counted once."""
         jobs = self.admitted(store, 5)
         operation = Operation("cancel", queue="q", reason="purged")
         bulk = self.start(store, operation, jobs[-1])
@@ -241,7 +241,7 @@ class OperationTests(StoreHarness):
     # Queues
 
     def test_a_paused_queue_is_paused_after_a_restart(self, store: QueueStore) -> None:
-        """Even a queue that never had a job."""
+        """This includes a queue that never had a job."""
         self.admitted(store, 1)
         assert self.commit(store, Pause("q", True), Pause("new", True)) == [None, None]  # noqa: FBT003
         store, recovered = self.reopen(store)
@@ -270,7 +270,7 @@ class OperationTests(StoreHarness):
         assert self.reopen(store)[1].counts["old"] == QueueCounts(queued=1)
 
     def test_a_queue_with_a_job_in_the_same_commit_is_not_lost(self, store: QueueStore) -> None:
-        """Whichever write comes first."""
+        """The order of the writes does not matter."""
         job = self.job()
         removal = ForgetQueues(["q"], self.clock.now())
         assert self.commit(store, Admit([job]), removal) == [{}, []]
@@ -355,7 +355,7 @@ class OperationTests(StoreHarness):
         return [(log.attempt, log.text) for log in self.commit(store, ReadLogs(job.id))[0]]
 
     def test_logs_of_attempts_are_kept_as_long_as_the_result(self, store: QueueStore) -> None:
-        """Over a restart, each in the place of an earlier one of the same attempt."""
+        """They survive a restart; a log replaces an earlier one of the same attempt."""
         job, other = self.admitted(store, 2)
         for text in (b"first\n", b"again\n"):
             job.attempt = 2
@@ -371,7 +371,7 @@ class OperationTests(StoreHarness):
     def test_a_job_that_ends_without_a_log_lets_the_earlier_ones_go(
         self, store: QueueStore
     ) -> None:
-        """As one that is cancelled, or has expired, before its next attempt."""
+        """A job ends so if it is cancelled, or expires, before its next attempt."""
         (job,) = self.admitted(store, 1)
         job.attempt = 2
         self.commit(store, Requeue([job], logs=[self.log(job, 1)]))

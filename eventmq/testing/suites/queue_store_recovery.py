@@ -244,13 +244,13 @@ class RecoveryTests(StoreHarness):
         assert self.shared or store.ownership is None
 
     def test_verify_passes_while_the_store_is_in_place(self, store: QueueStore) -> None:
-        """After it was opened, and after a commit; the broker calls it once a second."""
+        """It passes after opening and after a commit; the broker calls it once a second."""
         store.verify()
         self.admitted(store, 3)
         store.verify()
 
     def test_token_buckets_survive_a_restart(self) -> None:
-        """With their last values, until they would be full anyway."""
+        """They have their last values, until they would be full anyway."""
         store, recovered = self.open()
         assert recovered.limiters == []
         now = self.clock.now()
@@ -264,7 +264,7 @@ class RecoveryTests(StoreHarness):
         assert self.reopen(store)[1].limiters == [second]
 
     def test_suspects_survive_a_restart(self) -> None:
-        """With their last values; those of ended jobs are deleted."""
+        """They have their last values; those of ended jobs are deleted."""
         store, recovered = self.open()
         assert recovered.suspects == []
         first, second, third = self.admitted(store, 3)
@@ -282,7 +282,7 @@ class RecoveryTests(StoreHarness):
         assert [row.job.deaths for row in self.find(store, first, second).values()] == [0, 2]
 
     def test_subqueues_with_queued_jobs_survive_a_restart(self, store: QueueStore) -> None:
-        """With queue, task and limit key; a subqueue without queued jobs does not."""
+        """They have queue, task and limit key; a subqueue without queued jobs does not survive."""
         self.admitted(store, 2, headers="content-type:json,task:t,limit-key:k%2C")
         self.admitted(store, 2, headers="task:plain")
         [ended] = self.admitted(store, 1, headers="content-type:json,task:t,limit-key:ended")
@@ -387,7 +387,7 @@ class RecoveryTests(StoreHarness):
             self.open()
 
     def test_closing_twice_is_legal(self, store: QueueStore) -> None:
-        """So is closing a store that was never opened."""
+        """Closing a store that was never opened is legal as well."""
         store.close()
         store.close()
         self.open_store(self.path, self.clock).close()
@@ -443,7 +443,7 @@ class RecoveryTests(StoreHarness):
     def test_the_numbers_of_ended_jobs_in_open_chunks_are_not_used_again(
         self, store: QueueStore
     ) -> None:
-        """Or a late answer to an old chunk would end a new job."""
+        """Otherwise a late answer to an old chunk would end a new job."""
         jobs = self.admitted(store, 2)
         self.commit(store, LeaseChunk(Chunk("s1", 1, [(job, 1) for job in jobs])))
         self.finish(store, self.end(jobs[1]))
@@ -489,7 +489,7 @@ class RecoveryTests(StoreHarness):
         assert self.commit(store, Admit([refused])) == [{}]
 
     def test_many_jobs_in_one_commit(self, store: QueueStore) -> None:
-        """As in a tick under load."""
+        """The number is that of a tick under load."""
         jobs = self.admitted(store, 3000)
         assert self.finish(store, *map(self.end, jobs)) == {}
         assert {f.job.state for f in self.find(store, *jobs).values()} == {JobState.SUCCEEDED}

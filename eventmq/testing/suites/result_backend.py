@@ -52,7 +52,7 @@ class ResultBackendSuite:
 
     @pytest.mark.parametrize("data", [b"", b"\x00\xff", b"x" * 1_000_000], ids=len)
     def test_a_result_comes_back(self, backend: ResultBackend, data: bytes) -> None:
-        """Any bytes, any length."""
+        """The result may have any bytes and any length."""
         reference = backend.put("job-1", data, 60.0)
         assert type(reference) is bytes
         assert backend.get(reference) == data
@@ -99,7 +99,7 @@ class ResultBackendSuite:
         assert other.get(reference) == b"data"
 
     def test_an_unknown_reference_raises_result_unavailable(self, backend: ResultBackend) -> None:
-        """Any bytes: a reference comes from the network."""
+        """A reference comes from the network and may have any bytes."""
         for reference in (b"", b"nothing", b"\xff" * 100):
             with pytest.raises(ResultUnavailable):
                 backend.get(reference)

@@ -43,13 +43,13 @@ class RoutingStrategySuite:
         assert self.check(self.make(), "q", [WorkerView("a", 3, 0)], 1) == ["a"]
 
     def test_credit_is_never_exceeded(self) -> None:
-        """Neither with one worker nor with many."""
+        """This holds for one worker and for many."""
         strategy = self.make()
         self.check(strategy, "q", [WorkerView("a", 2, 5)], 9)
         self.check(strategy, "q", [WorkerView(str(i), 1, i) for i in range(5)], 9)
 
     def test_many_workers_and_chunks(self) -> None:
-        """As in a large installation."""
+        """The numbers are those of a large installation."""
         workers = [WorkerView(str(i), 1 + i % 7, i % 11) for i in range(1000)]
         self.check(self.make(), "q", workers, 5000)
 
@@ -119,7 +119,7 @@ class KeyedRoutingSuite(RoutingStrategySuite):
         }
 
     def test_idle_workers_keep_their_keys(self) -> None:
-        """As long as no worker joins or leaves, and all have free slots."""
+        """This holds while no worker joins or leaves, and all have free slots."""
         strategy = self.make()
         workers = [WorkerView(f"w{i}", 4, 0) for i in range(7)]
         keys = [f"tenant-{i}" for i in range(50)]
@@ -132,13 +132,13 @@ class KeyedRoutingSuite(RoutingStrategySuite):
         assert self.preferred(self.make(), "a", [WorkerView("w", 1, 9)], 0.0) == "w"
 
     def test_a_worker_without_credit_gets_no_key(self) -> None:
-        """However long the key has waited."""
+        """The waiting time of the key does not matter."""
         strategy, full = self.make(), [WorkerView(f"w{i}", 0, 4) for i in range(3)]
         for now in (0.0, 1.0, MAX_WAIT):
             assert self.preferred(strategy, "a", full, now) is None
 
     def test_no_key_waits_for_ever_while_a_worker_has_credit(self) -> None:
-        """Whichever worker it is."""
+        """Any worker with credit will do."""
         for free in range(4):
             strategy = self.make()
             workers = [WorkerView(f"w{i}", int(i == free), 4 + i) for i in range(4)]

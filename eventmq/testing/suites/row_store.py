@@ -157,7 +157,7 @@ class RowStoreSuite:
         assert row_store.get("jobs", columns, [1]) == [(None, 0, 0.0)]
 
     def test_text_is_ordered_by_its_code_points(self, row_store: RowStore) -> None:
-        """In keys and indexes, whatever the language of the database."""
+        """This holds in keys and indexes, whatever the language of the database."""
         columns = ("job", "join_key", "first", "final", "size")
         texts = list(TEXTS)
         assert sorted(texts, key=str.encode) == texts
@@ -207,7 +207,7 @@ class RowStoreSuite:
         assert [seq for (seq,) in row_store.scan("jobs", ["seq"])] == [1, 2]
 
     def test_a_number_that_has_no_place_is_refused(self, row_store: RowStore) -> None:
-        """Where it is written, and where it is asked for; the next batch is carried out."""
+        """Writing it fails, and so does reading by it; the next batch succeeds."""
         for step in (
             lambda: row_store.insert("jobs", JOB, [_job(1), _job(MAX_INTEGER + 1)]),
             lambda: row_store.get("jobs", JOB, [MAX_INTEGER + 1]),
@@ -220,7 +220,7 @@ class RowStoreSuite:
         assert list(row_store.scan("jobs", ["seq"])) == [(MAX_INTEGER,)]
 
     def test_insert_new_says_which_are_taken(self, row_store: RowStore) -> None:
-        """By the primary key, by a unique index, and within one call."""
+        """A key may be in use by the primary key, by a unique index, or within one call."""
         self.write(row_store, lambda: row_store.insert("jobs", JOB, [_job(1), _job(2)]))
         rows = [_job(3), _job(1, "a"), _job(4, "j2"), _job(5), _job(5, "b"), _job(6, "j5"), _job(7)]
         row_store.begin(careful=True)
@@ -254,7 +254,7 @@ class RowStoreSuite:
         assert list(row_store.scan("jobs", JOB)) == [_job(n) for n in (1, 2, 3, 5)]
 
     def test_put_takes_the_place_of_a_row(self, row_store: RowStore) -> None:
-        """As a whole: columns that are not named get their defaults."""
+        """It replaces the whole row: columns that are not named get their defaults."""
         columns = (*JOB, "unique_key", "eta")
         old = [(*_job(n), "key", 5.0) for n in (1, 2)]
         self.write(row_store, lambda: row_store.insert("jobs", columns, old))
@@ -311,7 +311,7 @@ class RowStoreSuite:
         assert list(row_store.scan("chunks", CHUNK)) == expected
 
     def test_delete_by_keys(self, row_store: RowStore) -> None:
-        """By keys of one column and of several; a key without a row is ignored."""
+        """Keys may have one column or several; a key without a row is ignored."""
         chunks = [(session, n, 1, b"", 0.0) for session in "ab" for n in (1, 2)]
         self.write(
             row_store,
@@ -342,7 +342,7 @@ class RowStoreSuite:
     def test_a_supposed_deletion_is_a_mismatch_or_says_how_many(
         self, row_store: RowStore, runs: list[tuple[int, int]]
     ) -> None:
-        """Without ``careful``; what was expected and found is just committed."""
+        """This is without ``careful``; a deletion as expected is simply committed."""
         written = [(n, b"") for n in (1, 3, 4, 7)]
         self.write(row_store, lambda: row_store.insert("suspects", _PAIR, written))
         count = sum(low <= n <= high for n, _ in written for low, high in runs)
@@ -364,7 +364,7 @@ class RowStoreSuite:
 
     @pytest.mark.parametrize("count", [1, 2, 7, 8, 99, 100, 101, 1000])
     def test_get_by_many_keys(self, row_store: RowStore, count: int) -> None:
-        """By the key, by a unique index and by one of several columns; some are not there."""
+        """Keys may be primary, of a unique index or of several columns; some have no row."""
         written = [(*_job(n, f"é{n}"), f"k{n % 7}") for n in range(0, 2 * count, 2)]
         columns = (*JOB, "unique_key")
         chunks = [(f"s{n % 3}", n, 1, b"%d" % n, 0.5) for n in range(count)]
@@ -411,7 +411,7 @@ class RowStoreSuite:
         assert sorted(rows) == [(n,) for n in range(20) if (n % 2, n % 3) in {(0, 2), (1, 1)}]
 
     def test_get_all_answers_several_requests(self, row_store: RowStore) -> None:
-        """In their order; some have no keys, or no rows."""
+        """The answers are in order; some requests have no keys, or no rows."""
         row_store.begin(careful=True)
         row_store.insert("jobs", JOB, [_job(n) for n in range(9)])
         row_store.insert("suspects", _PAIR, [(4, b"x")])
@@ -425,7 +425,7 @@ class RowStoreSuite:
         row_store.commit()
 
     def test_reads_see_what_the_transaction_wrote(self, row_store: RowStore) -> None:
-        """Each of the verbs, and again after the next write."""
+        """This holds for each verb, and again after the next write."""
         row_store.begin(careful=True)
         row_store.insert("suspects", _PAIR, [(n, b"%d" % n) for n in range(5)])
         assert row_store.get("suspects", _PAIR, [3]) == [(3, b"3")]
@@ -444,7 +444,7 @@ class RowStoreSuite:
         row_store.commit()
 
     def test_a_scan_may_be_closed_before_its_end(self, row_store: RowStore) -> None:
-        """And a read may come between its rows; then the transaction writes on."""
+        """Another read may come between its rows; the transaction can write afterwards."""
         written = [(n, b"x" * 100) for n in range(5000)]
         self.write(row_store, lambda: row_store.insert("suspects", _PAIR, written))
         row_store.begin()
@@ -473,7 +473,7 @@ class RowStoreSuite:
         assert first_rows == [(3, -1, 91), None, (1, -5, 85)]
 
     def test_heads_of_many_prefixes_are_those_of_each(self, row_store: RowStore) -> None:
-        """However many are asked for at once, in any order, of one column or of several."""
+        """Any number may be requested at once, in any order, of one column or of several."""
         rows = [(*_job(n, rank=-(n // 300)), n % 301) for n in range(900)]
         self.write(row_store, lambda: row_store.insert("jobs", (*JOB, "subqueue"), rows))
         for descending in (False, True):
@@ -545,7 +545,7 @@ class RowStoreSuite:
     # Keys that the store gives
 
     def test_serial_keys_ascend(self, row_store: RowStore) -> None:
-        """In the order of the rows, above those that are there, also after a restart."""
+        """They follow the order of the rows, above existing keys, also after a restart."""
         table, insert = "bulk_operations", row_store.insert
         ids = [f"o{n}" for n in range(90)]
         for start in (0, 30, 60):
@@ -613,7 +613,7 @@ class RowStoreSuite:
         assert row_store.measure(period_name("outcomes", 3)) == (2, 0)
 
     def test_making_and_dropping_a_period_is_undone(self, row_store: RowStore) -> None:
-        """As everything in a transaction; afterwards it can be made, and used, again."""
+        """Like everything in a transaction; afterwards it can be made, and used, again."""
         self.write(row_store, lambda: row_store.make_period("outcomes", 1))
         row_store.begin()
         row_store.make_period("outcomes", 2)
@@ -633,7 +633,7 @@ class RowStoreSuite:
     # Transactions
 
     def test_a_rollback_undoes_all(self, row_store: RowStore) -> None:
-        """Whatever was done, read or not; without a transaction it does nothing."""
+        """It undoes any write, whether read or not; without a transaction it does nothing."""
         row_store.rollback()
         self.write(
             row_store,
@@ -656,7 +656,7 @@ class RowStoreSuite:
             assert row_store.values() == values
 
     def test_what_was_committed_is_there_after_a_restart(self, row_store: RowStore) -> None:
-        """And what was not is not."""
+        """What was not committed is not."""
         self.write(row_store, lambda: row_store.insert("jobs", JOB, [_job(1)]))
         row_store.begin()
         row_store.insert("jobs", JOB, [_job(2)])

@@ -116,7 +116,7 @@ class ScheduleStoreSuite:
         assert sorted(s.name for s in store.load().schedules) == ["a", "b", "c"]
 
     def test_a_bad_schedule_is_not_stored(self, store: ScheduleStore) -> None:
-        """Nor are the others of the same save."""
+        """The others of the same save are not stored either."""
         for bad in (
             new_schedule("", queue="x"),
             new_schedule("x", run_count=0),
@@ -127,7 +127,7 @@ class ScheduleStoreSuite:
         assert not store.load().schedules
 
     def test_advancing_increments_the_version(self, store: ScheduleStore) -> None:
-        """By one, so that the caller knows it without reading the schedule."""
+        """It grows by one, so that the caller knows it without reading the schedule."""
         store.save([(new_schedule("a", remaining=3, run_count=3), None)])
         first = stored_schedule(store, "a")
         row = Progress("a", first.version, 10.25, 2, "job")
@@ -155,7 +155,7 @@ class ScheduleStoreSuite:
         ]  # fmt: skip
 
     def test_a_removed_schedule_can_be_saved_again(self, store: ScheduleStore) -> None:
-        """With a larger version than any before under that name."""
+        """Its version is larger than any before under that name."""
         store.save([(new_schedule("a"), None)])
         first = stored_schedule(store, "a")
         assert not store.remove("a", first.version + 1)
@@ -184,14 +184,14 @@ class ScheduleStoreSuite:
         assert (list(after.removed), after.whole, after.revision) == (["c"], False, saved.revision)
 
     def test_revisions_count_changes(self, store: ScheduleStore) -> None:
-        """By one each, so that a writer notices the changes of others."""
+        """Each change counts one, so that a writer notices the changes of others."""
         before = store.save([(new_schedule(name), None) for name in "abc"]).revision
         rows = [Progress(s.name, s.version, 1.0, None, "") for s in store.load().schedules]
         assert store.advance(rows).revision == before + 3
         assert store.advance(rows).revision == before + 3
 
     def test_many_schedules_are_loaded_completely(self, store: ScheduleStore) -> None:
-        """Even if they do not fit into one message."""
+        """They need not fit into one message."""
         names = [f"s{n}" for n in range(2500)]
         store.save([(new_schedule(name), None) for name in names])
         large = new_schedule("large", body=b"x" * 900_000)
@@ -213,7 +213,7 @@ class ScheduleStoreSuite:
             assert [s.name for s in after.schedules] == ["old"]
 
     def test_the_lease_has_one_holder(self, store: ScheduleStore, clock: FakeClock) -> None:
-        """Until it ends, or is released."""
+        """The holder keeps it until it ends or is released."""
         for seconds, session, held in (
             (0.0, "a", True), (0.0, "b", False), (0.9, "a", True), (0.9, "b", False),
             (0.2, "b", True), (0.0, "a", False),
@@ -239,7 +239,7 @@ class ScheduleStoreSuite:
         assert store.lease("b", 1.0).held
 
     def test_the_lease_has_the_revision(self, store: ScheduleStore) -> None:
-        """So that renewing it is enough to notice changes."""
+        """Renewing it is therefore enough to notice changes."""
         before = store.lease("a", 1.0).revision
         revision = store.save([(new_schedule("a"), None)]).revision
         assert before < revision == store.lease("a", 1.0).revision == store.load().revision

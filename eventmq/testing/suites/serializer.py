@@ -95,7 +95,7 @@ class SerializerSuite:
         assert kwargs == {"subject": "hi"}
 
     def test_a_value_that_cannot_be_encoded_is_named_by_its_type(self) -> None:
-        """So that a user sees which argument is wrong."""
+        """The user can then see which argument is wrong."""
         value = self.unencodable()
         with pytest.raises(SerializationError) as caught:
             self.make().encode([[1, value], {}], self.envelope())
