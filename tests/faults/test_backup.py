@@ -284,7 +284,7 @@ def test_copies_come_until_the_command_is_ended(script: Script, tmp_path: Path) 
     ("options", "why"),
     [
         (("--keep", "3"), "--keep is the number of copies that --every keeps"),
-        (("--every", "60", "--replace"), "--every replaces no backup"),
+        (("--every", "60", "--replace"), "--every never replaces a backup"),
         (("--every", "0"), "--every"),
         (("--every", "60", "--keep", "0"), "--keep"),
     ],

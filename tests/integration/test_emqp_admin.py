@@ -209,7 +209,7 @@ def test_disconnect_sends_kbai_to_all_connected_components(
 def test_disconnect_lets_pending_jobs_complete(
     broker: BrokerProcess, admin: RawPeer, connect: Connect
 ) -> None:
-    """It neither sends nor accepts messages, but a running job ends and its client gets the result."""
+    """It sends and accepts no messages, but a running job ends and its client gets the result."""
     worker, client, other = (connect(broker["main"]) for _ in range(3))
     worker.inform(b"worker")
     worker.send(b"READY")

@@ -85,7 +85,7 @@ def test_a_chunk_of_an_owner_that_was_stopped_is_not_started(
     assert store.stopped
     assert shop.database.row.address == addresses[1]
     store.goes_on.set()
-    ignored = "messages of a broker that does not own the store are ignored: the owner is that of"
+    ignored = "messages of a broker that does not own the store are ignored; the owner has"
     wait_for(lambda: ignored in caplog.text)
     assert app.send("note", (2,)).get(timeout=DEADLINE) == 4
     assert shop.ran == [1, 2]

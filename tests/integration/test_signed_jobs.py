@@ -8,7 +8,7 @@ KEY = "k" * 40
 
 
 def test_a_signed_job_runs_and_its_signed_result_is_read(tmp_path, monkeypatch):
-    """With both serializers, by the handle of the sender and by one with only the id."""
+    """Job and result, by the handle of the sender and by one with only the id."""
     monkeypatch.chdir(tmp_path)
     app = EventMQ(
         "signed",

@@ -1,4 +1,4 @@
-"""What clients and workers of the Majordomo draft say and hear, as raw frames."""
+"""Messages of clients and workers of the Majordomo draft, as raw frames."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def register(dealer, address, service, keys=None):
 
 
 def next_request(worker):
-    """Return client, id and body of the next REQUEST, whatever else is heard before."""
+    """Return client, id and body of the next REQUEST; other messages before it are skipped."""
     while True:
         frames = worker.next()
         assert frames is not None, "no request came"

@@ -1,4 +1,4 @@
-"""A DEALER that says any frames, for gateways over ZeroMQ."""
+"""A DEALER that sends any frames, for gateways over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RawDealer:
         self.socket.set(zmq.LINGER, 0)
         if identity:
             self.socket.set(zmq.IDENTITY, identity)
-        if cramped:  # it has hardly any room for what it does not read
+        if cramped:  # small buffers for unread messages
             self.socket.set(zmq.RCVHWM, 1)
             self.socket.set(zmq.RCVBUF, 65536)
         if keys is not None:
@@ -33,7 +33,7 @@ class RawDealer:
         self.socket.send_multipart([f.encode() if isinstance(f, str) else f for f in frames])
 
     def send_when_routable(self, *frames):
-        """Say it, and return once pyzmq's thread, which all of a process share, knows that it left.
+        """Send, and return once pyzmq's thread, which all sockets of a process share, has sent it.
 
         Then it knows of what left before as well, and takes no peer for slower than it is.
         """

@@ -1,4 +1,4 @@
-"""A peer of EMP that says any bytes, and reads messages."""
+"""A peer of EMP that sends any bytes, and reads messages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ DEADLINE = 20.0
 
 
 def split(address):
-    """Return host and port of what a gateway's start gave."""
+    """Return host and port of the address of a gateway."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
     return host, int(port)
 
 
 class RawEmp:
-    """A connection; hello is said and read unless ``greet`` is False."""
+    """A connection; hello is sent and read unless ``greet`` is False."""
 
     def __init__(self, address, *, greet=True):
         self.socket = socket.create_connection(split(address), DEADLINE)

@@ -90,7 +90,7 @@ def test_an_address_that_is_taken_is_one_line(shell):
 
 
 def test_dev_runs_gateways_too_and_ends_them(shell):
-    """The end of one harms nobody else."""
+    """The end of one does not affect the others."""
     port, other = free_port(), free_port()
     dev = shell.start(
         "dev", "-A", "shop", "--bind", FREE, "-c", "1",
@@ -105,7 +105,7 @@ def test_dev_runs_gateways_too_and_ends_them(shell):
 
 
 def test_requests_survive_restarts_of_gateway_and_broker(shell, context):
-    """A client with an identity gets its reply, whoever was killed meanwhile."""
+    """A client with an identity gets its reply, despite any kill."""
     bind = f"tcp://127.0.0.1:{free_port()}"
     front, back = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
     shell.environ["EVENTMQ_HEARTBEAT_INTERVAL"] = "0.5"
@@ -158,7 +158,7 @@ def publish_until_heard(shell, bind, client, value):
 
 
 def test_mc0_serves_without_a_broker_and_finds_it_again(shell, context):
-    """Its own subscribers hear each other all the while."""
+    """Its own subscribers receive each other's messages all the time."""
     bind = f"tcp://127.0.0.1:{free_port()}"
     shell.environ["EVENTMQ_HEARTBEAT_INTERVAL"] = "0.5"
     shell.environ["EVENTMQ_HEARTBEAT_TIMEOUT"] = "3"
@@ -176,7 +176,7 @@ def test_mc0_serves_without_a_broker_and_finds_it_again(shell, context):
 
 
 def test_a_gateway_has_a_key_of_its_own_where_the_broker_has_keys(shell, context):
-    """Both its sides use it: what it submits, and what foreign workers take."""
+    """Both its sides use it: its submissions, and the jobs of foreign workers."""
     shell.output("keys", "new", "--broker")
     shell.output("keys", "new", "gate")
     queues = ("--serves", "echo", "--submits", "echo")

@@ -37,7 +37,7 @@ def client(farm):
 
 
 def test_others_use_the_client_that_it_drives(farm, client):
-    """Their requests wait in its inbox; nobody else reads its sockets."""
+    """Their requests wait in its inbox; no other thread reads its sockets."""
     jobs = [farm.app.send_raw("nobody", [b"x"]) for _ in range(20)]
     assert {"queued"} == {job.state for job in jobs}
 

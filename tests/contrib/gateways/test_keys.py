@@ -1,4 +1,4 @@
-"""CURVE on the ports of mc0 and majordomo: who is served, who is refused, who is cut."""
+"""CURVE on the ports of mc0 and majordomo: served, refused and disconnected peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contrib.gateways.majordomo_peers import NAME, answer, ask, final, nex
 from tests.contrib.gateways.raw_dealer import DEADLINE
 from tests.support.keyed_broker import Keys
 
-#: Seconds in which nothing is heard.
+#: Seconds during which no message may arrive.
 QUIET = 0.4
 
 OK = [b"", b"OK", b"ID", b"1"]
@@ -53,7 +53,7 @@ def test_a_listed_client_is_served(dealer, keys, mc0):
 
 
 def test_strangers_are_refused_and_logged_once(dealer, keys, mc0, caplog):
-    """No key, a key that nobody listed, another server's key; a neighbour is served."""
+    """No key, an unlisted key, another server's key; a neighbour is served."""
     mallory = [dealer(mc0, b"", keys.of("mallory")) for _ in range(2)]
     plain = dealer(mc0)
     other = dealer(mc0, b"", (zmq.curve_keypair()[0], *keys.pair("alice")))
@@ -64,7 +64,7 @@ def test_strangers_are_refused_and_logged_once(dealer, keys, mc0, caplog):
         peer.send("", "NOOP", "ID", "1")
     assert OK == noop(dealer(mc0, b"", keys.of("alice")))
     until(lambda: "is not authorised" in caplog.text, "mallory was not logged")
-    until(lambda: "without CURVE" in caplog.text, "who has no key was not logged")
+    until(lambda: "without CURVE" in caplog.text, "the peer without a key was not logged")
     assert [None] * len(peers) == [peer.next(QUIET / 4) for peer in peers]
     assert 1 == caplog.text.count("is not authorised")
     assert 1 == caplog.text.count("without CURVE")
@@ -124,7 +124,7 @@ def _asked(bob, worker):
 
 
 def test_a_revoked_subscriber_receives_nothing_more(app, dealer, keys, mc0, caplog):
-    """Nor is it heard; who stays is served on, and nothing is restarted."""
+    """Nor are its messages read; other peers are still served, without a restart."""
     alice, bob = (dealer(mc0, b"", keys.of(name)) for name in ("alice", "bob"))
     for peer in (alice, bob):
         assert OK == peer.ask("", "SUB", "ID", "1", "", "t")
@@ -166,7 +166,7 @@ def _refused(peer):
 
 
 def test_any_key_is_served_where_the_operator_lists_none(dealer, keys, start):
-    """Encrypted, and not checked; without CURVE nobody is."""
+    """Encrypted, but unchecked; without CURVE no peer is served."""
     options = {"bind": "tcp://127.0.0.1:0", "keys_dir": str(keys.folder), "any_key": True}
     (address,) = start("mc0", **options)
     assert OK == noop(dealer(address, b"", keys.of("mallory")))

@@ -39,7 +39,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.mark.usefixtures("quiet_signals", "impatient")
 def test_the_journal_takes_what_a_stopped_broker_has(broker: Broker, tmp_path: Path) -> None:
-    """It says what it does; a second run finds nothing new."""
+    """It prints its results; a second run finds no new events."""
     broker.submit()
     broker.submit()
     expected = broker.events()
@@ -225,7 +225,7 @@ def test_the_wrong_broker_gets_no_report(app: EventMQ, broker: Broker, tmp_path:
 
 
 def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
-    """Once it is back, everything goes on; with --once that is an error."""
+    """Once it is back, the journal continues; with --once that is an error."""
 
     class Away:
         sealed = 0

@@ -61,7 +61,7 @@ def compacted(out: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("now")
 def test_each_hour_that_has_ended_is_compacted(broker: Broker, tmp_path: Path) -> None:
-    """Beside the journal, whose own files stay; also one with one file, and none that goes on."""
+    """Beside the journal, whose files stay; also hours with one file, but not the current hour."""
     out = tmp_path / "journal"
     hourly(broker, out, 2)
     broker.submit()
@@ -80,7 +80,7 @@ def test_each_hour_that_has_ended_is_compacted(broker: Broker, tmp_path: Path) -
 
 
 def test_what_an_hour_gets_later_joins_its_large_file(broker: Broker, tmp_path: Path) -> None:
-    """Also where the small files are gone: a clock was put back, or the journal had been away."""
+    """Even if the small files are missing: a clock was set back, or the journal was unavailable."""
     out, target = tmp_path / "journal", tmp_path / "large"
     hourly(broker, out, 1)
     assert Compaction(out, target).run(broker.clock.time) == (2, 1)
@@ -97,7 +97,7 @@ def test_what_an_hour_gets_later_joins_its_large_file(broker: Broker, tmp_path: 
 
 
 def test_a_large_file_has_no_hole(broker: Broker, tmp_path: Path) -> None:
-    """Its name says what is inside; between its numbers the clock was in another hour."""
+    """Its name has its numbers; between them the clock was in another hour."""
     out, target = tmp_path / "journal", tmp_path / "large"
     for step in (0.0, 3600.0, -3600.0):
         broker.clock.time += step
@@ -112,7 +112,7 @@ def test_a_large_file_has_no_hole(broker: Broker, tmp_path: Path) -> None:
 
 
 def test_files_that_have_events_in_common_are_left_alone(broker: Broker, tmp_path: Path) -> None:
-    """Which of them is right is for the audit to say."""
+    """The audit has to decide which of them is right."""
     out, target = tmp_path / "journal", tmp_path / "large"
     hourly(broker, out, 1)
     [path] = out.glob("date=*/hour=*/*-1-2.parquet")
@@ -132,7 +132,7 @@ def test_compaction_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None
 
 
 def test_what_is_forgotten_is_forgotten_by_both(broker: Broker, tmp_path: Path) -> None:
-    """The journal begins later from then on; its newest file stays, since it says how far it is."""
+    """The journal begins later from then on; its newest file stays, as it records the progress."""
     out, target = tmp_path / "journal", tmp_path / "compacted"
     hour = broker.clock.time // 3600 * 3600
     hourly(broker, out, 3)
@@ -148,7 +148,7 @@ def test_what_is_forgotten_is_forgotten_by_both(broker: Broker, tmp_path: Path) 
 
 
 def test_a_manifest_may_name_what_was_forgotten(broker: Broker, tmp_path: Path) -> None:
-    """That of an earlier day was put back; the next compaction mends it."""
+    """A manifest of an earlier day was restored; the next compaction repairs it."""
     out, target = tmp_path / "journal", tmp_path / "compacted"
     hour = broker.clock.time // 3600 * 3600
     hourly(broker, out, 3)
@@ -236,7 +236,7 @@ def large(target: Path) -> list[Path]:
 def test_a_large_file_is_removed_by_the_compaction_after_that_which_replaced_it(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """Those who looked at the manifest before may read it until then."""
+    """Readers of the earlier manifest may read it until then."""
     out, target = tmp_path / "journal", tmp_path / "compacted"
     replaced, whole = sealed_late(broker, out, target)
     assert (replaced.name[-12:], whole.name[-12:]) == ("-1-1.parquet", "-1-2.parquet")
@@ -248,7 +248,7 @@ def test_a_large_file_is_removed_by_the_compaction_after_that_which_replaced_it(
 def test_a_large_file_with_events_that_no_other_file_has_stays(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """The manifest of an earlier day was put back, and the small files are gone."""
+    """The manifest of an earlier day was restored, and the small files are missing."""
     out, target = tmp_path / "journal", tmp_path / "compacted"
     hourly(broker, out, 1)
     Compaction(out).run(broker.clock.time)
@@ -286,7 +286,7 @@ def test_files_of_a_journal_are_not_removed_where_large_ones_are_beside_them(
 def test_a_large_file_that_was_replaced_is_forgotten_with_its_hour(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """Its events were promised to be gone; with no --before nothing is removed."""
+    """Its events were declared forgotten; without --before no file is removed."""
     out, target = tmp_path / "journal", tmp_path / "compacted"
     hour = broker.clock.time // 3600 * 3600
     before = sealed_late(broker, out, target)
@@ -349,7 +349,7 @@ def test_the_draft_of_a_compaction_that_was_killed_is_removed(
 def test_a_compaction_and_a_forgetting_exclude_each_other(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second says which command is at work, and works when that has ended, also by an error."""
+    """The second names the running command, and works when that has ended, even by an error."""
     out = tmp_path / "journal"
     hourly(broker, out, 2)
     monkeypatch.setattr(lock, "TIMEOUT", 0.0)

@@ -1,4 +1,4 @@
-"""The journal: every event in one sealed file, whoever is killed when."""
+"""The journal: every event in one sealed file, despite any kill."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def work(broker: Broker, n: int) -> None:
 
 
 def events_of(broker: Broker) -> list[dict[str, object]]:
-    """Return what the store has, under the broker's real id."""
+    """Return the events in the store, under the broker's real id."""
     broker_id = broker.core.state.store_id
     return [{**event, "broker_id": broker_id} for event in broker.events()]
 
 
-# What is in the files
+# Contents of the files
 
 
 def test_the_files_hold_exactly_the_events(broker: Broker, out: Path) -> None:
@@ -66,7 +66,7 @@ def test_the_files_hold_exactly_the_events(broker: Broker, out: Path) -> None:
 
 
 def test_a_file_has_the_published_columns(broker: Broker, out: Path) -> None:
-    """With their types; what is never null is marked so."""
+    """With their types; columns without nulls are marked so."""
     work(broker, 1)
     drained(broker, out)
     [path] = out.glob("date=*/hour=*/*.parquet")
@@ -156,7 +156,7 @@ def test_the_broker_forgets_what_is_sealed(broker: Broker, out: Path) -> None:
 
 
 def test_old_files_may_be_deleted(broker: Broker, out: Path) -> None:
-    """The newest one says how far the journal is."""
+    """The newest one records the progress of the journal."""
     for _ in range(3):
         work(broker, 3)
         drained(broker, out)
@@ -172,7 +172,7 @@ def test_old_files_may_be_deleted(broker: Broker, out: Path) -> None:
 
 
 def test_a_journal_whose_files_are_all_gone_goes_on_with_a_gap(broker: Broker, out: Path) -> None:
-    """What the broker has forgotten is named, and nothing is there twice."""
+    """Dropped events are logged, and no event is there twice."""
     for _ in range(2):
         work(broker, 3)
         drained(broker, out)
@@ -305,7 +305,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, place: int) -> list[str]:
 def test_each_event_is_there_once_wherever_the_journal_is_killed(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is killed at each of its steps, begun again and killed at the next one."""
+    """It is killed at each of its steps, started again and killed at the next one."""
     broker.submit_batch([broker.new_id() for _ in range(7)])
     work(broker, 3)
     expected = events_of(broker)
@@ -335,7 +335,7 @@ def test_each_event_is_there_once_wherever_the_journal_is_killed(
 
 
 def test_each_event_is_there_once_wherever_the_broker_is_killed(broker: Broker, out: Path) -> None:
-    """It comes back with what was committed, under the same numbers."""
+    """It comes back with the committed events, under the same numbers."""
     for n in range(4):
         work(broker, 2)
         drained(broker, out, rows=3)
@@ -349,7 +349,7 @@ def test_each_event_is_there_once_wherever_the_broker_is_killed(broker: Broker, 
 
 
 def test_what_an_earlier_journal_did_not_finish_is_removed(broker: Broker, out: Path) -> None:
-    """And what is none of ours stays, with a line in the log."""
+    """And foreign files stay, with a line in the log."""
     work(broker, 1)
     drained(broker, out)
     [path] = out.glob("date=*/hour=*/*.parquet")
@@ -425,7 +425,7 @@ def test_a_card_that_cannot_be_read_is_made_anew(out: Path) -> None:
 
 
 def test_the_events_table_is_of_this_version(broker: Broker) -> None:
-    """What the journal of another process reads."""
+    """Command of a process that reads a journal."""
     db = connect(broker.path / "queue.sqlite", busy=5.0)
     names = [row[1] for row in db.execute("PRAGMA table_info(events)")]
     db.close()

@@ -1,4 +1,4 @@
-"""A journal of a broker with keys: who may take its events, and have it forget them."""
+"""A journal of a broker with keys: which keys may read its events, and let it delete them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class House:
         )  # fmt: skip
 
     def head(self) -> dict[str, Any]:
-        """Return what the broker has of events."""
+        """Return the events that the broker has."""
         answer: dict[str, Any] = self.app("admin").ask("events.read", {"after": 0})
         return answer
 
@@ -92,7 +92,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 @pytest.fixture(scope="module")
 def shut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """A house in which nobody who comes changes anything."""
+    """A house whose peers change nothing."""
     with inhabited(tmp_path_factory.mktemp("shut")) as house:
         yield house
 
@@ -106,7 +106,7 @@ def test_a_key_of_an_admin_takes_events_from_anywhere_and_has_them_forgotten(hou
 
 @pytest.mark.parametrize("role", ["client", "worker", "scheduler"])
 def test_no_other_key_reads_events_or_has_them_forgotten(shut: House, role: str) -> None:
-    """Whatever it says that it has; the journal says what key it needs."""
+    """Whatever role it claims; the journal names the key that it needs."""
     app = shut.app(role)
     for name, arguments in (
         ("events.read", {"after": 0}),
@@ -126,7 +126,7 @@ def test_no_other_key_reads_events_or_has_them_forgotten(shut: House, role: str)
 def test_beside_the_store_the_key_is_needed_to_have_events_forgotten(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without it they are sealed all the same, and the broker keeps them: a warning says so."""
+    """Without it they are sealed all the same, and the broker keeps them: a warning is logged."""
     store = ("--data-dir", str(house.data))
     ended = command("journal", *store, "--out", str(house.folder / "journal"), "--once")
     assert ended.exit_code == 0, ended.stderr

@@ -82,7 +82,7 @@ def work(broker: Broker, body: bytes, result: bytes = b"\xc0", **more: Any) -> N
 
 
 def shown(out: Path) -> list[tuple[Any, Any]]:
-    """Return what the events of a journal have of arguments and results, decoded."""
+    """Return the arguments and results in the events of a journal, decoded."""
     rows = rows_in(out)
     given, made = (
         [json.loads(event.get(name, "null")) for event in rows] for name in ("arguments", "result")
@@ -90,11 +90,11 @@ def shown(out: Path) -> list[tuple[Any, Any]]:
     return list(zip(given, made, strict=True))
 
 
-# What is let through
+# Redacted values
 
 
 def test_a_journal_has_what_the_function_returns(broker: Broker, out: Path) -> None:
-    """As JSON, with what is not ASCII as it is; other events have nothing."""
+    """As JSON, with non-ASCII characters unescaped; other events have null."""
     work(broker, arguments(1, name="ü€😀"), pack({"total": 7.5}))
     drained(broker, out, redactor=redactor(everything))
     first, last = rows_in(out)
@@ -218,7 +218,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_function_that_raises_costs_the_value_and_nothing_else(
     broker: Broker, out: Path, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
-    """One warning per task and kind says so, and where, without any of the value."""
+    """One warning per task and kind names reason and place, without any part of the value."""
 
     def careless(task: str, name: str, value: Any) -> object:
         if name == "arguments" and value["args"] == [SECRET]:
@@ -244,7 +244,7 @@ def circular() -> object:
 
 
 class Leaving(dict[str, int]):
-    """Ends whoever looks at what is in it."""
+    """Ends a process that reads its content."""
 
     def items(self) -> Any:
         raise SystemExit(SECRET)
@@ -375,7 +375,7 @@ def test_a_chain_has_the_arguments_that_it_was_given(
 def test_signed_values_are_decoded_where_they_are_accepted(
     module: Callable[[str], str], out: Path
 ) -> None:
-    """By the journal's key, with what the signature covers."""
+    """By the journal's key, with the signed context."""
     code = "def redact(task, kind, value):\n    return sorted(str(value))\n"
     settings: dict[str, Any] = {
         "serializer": "dill", "accept_content": ["dill"],
@@ -437,7 +437,7 @@ def test_nothing_is_unpickled_that_the_journal_does_not_trust(
 def test_a_result_that_a_backend_keeps_is_not_fetched(
     module: Callable[[str], str], out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may be of any length; nothing is wrong, so nothing is said."""
+    """It may be of any length; it is no error, so it is not logged."""
     redact = f"{module(EVERYTHING)}:redact"
     with EventMQ("shop", broker="memory://", result_backend="memory", redactor=redact) as app:
 
@@ -466,8 +466,8 @@ def test_a_result_that_a_backend_keeps_is_not_fetched(
             ":redakt",
             "is not a function that can be called as redact(task, kind, value)",
         ),
-        ("redact = 1", ":redact", "is no function"),
-        ("async def redact(task, kind, value): ...", ":redact", "is no function"),
+        ("redact = 1", ":redact", "is not a function"),
+        ("async def redact(task, kind, value): ...", ":redact", "is not a function"),
         (EVERYTHING, "", "allowed is: module:function; empty means not set"),
     ],
 )
@@ -510,7 +510,7 @@ def other(text):
 
 @pytest.mark.parametrize("remote", [False, True], ids=["data-dir", "remote"])
 def test_the_redactor_of_the_page_runs_in_a_journal(tmp_path: Path, *, remote: bool) -> None:
-    """Beside the store and elsewhere. What it does not let through is in no file."""
+    """In the store and in a result backend. Values that it does not return are in no file."""
     assert write_files("howto/journal.rst", tmp_path) == ["shop_redactor.py", "eventmq.toml"]
     (tmp_path / "shop.py").write_text(SHOP)
     system = System(tmp_path)

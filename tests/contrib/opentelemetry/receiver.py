@@ -1,4 +1,4 @@
-"""A collector of traces on loopback: what comes by OTLP over HTTP, decoded."""
+"""A collector of traces on loopback: decodes what it receives by OTLP over HTTP."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_a_collector_gets_the_spans_of_clients_and_workers(
 
 
 def test_jobs_go_on_without_a_collector(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The port is closed. The process says each thing about it once, and ends without waiting."""
+    """The port is closed. The process logs each line about it once, and ends without waiting."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", closed_port())
     worker = system.worker("--pool", "threads")
     app = system.app()

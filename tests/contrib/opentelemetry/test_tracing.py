@@ -181,7 +181,7 @@ def test_baggage_reaches_the_task(spans: Spans, app: EventMQ) -> None:
 
 @pytest.mark.parametrize("how", ["map", "batch"])
 def test_jobs_that_are_sent_together_link_to_one_span(spans: Spans, app: EventMQ, how: str) -> None:
-    """Each is a trace of its own, as the conventions want it for batches."""
+    """Each is a trace of its own, as in the conventions for batches."""
     if how == "map":
         jobs = app.tasks["add"].map([(1,), (2,)])
     else:

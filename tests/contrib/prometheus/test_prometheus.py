@@ -1,4 +1,4 @@
-"""The command ``eventmq metrics``, the pages of brokers and workers, and what they say."""
+"""The command ``eventmq metrics``, and the pages of brokers and workers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Page:
 
 
 class Figures:
-    """Makes a collector of figures, as prometheus_client wants one."""
+    """Makes a collector of figures, as prometheus_client needs one."""
 
     def __init__(self, figures: Mapping[str, Any] | None) -> None:
         self.figures = figures
@@ -106,7 +106,7 @@ def value_of(app: EventMQ) -> Callable[..., float | None]:
     return lambda metric, /, **labels: registry.get_sample_value(metric, labels)
 
 
-# What is said
+# Metrics
 
 
 def test_jobs_are_counted_by_queue_task_and_outcome(app: EventMQ) -> None:
@@ -139,7 +139,7 @@ def test_jobs_are_counted_by_queue_task_and_outcome(app: EventMQ) -> None:
 
 
 def test_buckets_are_cumulative_and_have_the_bounds_of_their_task() -> None:
-    """As Prometheus wants them: each has what the ones before it have."""
+    """As in Prometheus: each bucket includes the ones before it."""
     app = EventMQ("shop", broker="memory://", metrics_run_buckets="default/slow:0.5 2")
     try:
 
@@ -173,7 +173,7 @@ def test_a_name_is_a_label_whatever_it_has_in_it(
 def test_a_scrape_every_10_ms_asks_the_broker_once_a_second(
     start: Callable[..., MetricsServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is served in between is what was made: a flood costs the broker nothing."""
+    """In between the cached page is served: a flood costs the broker nothing."""
     monkeypatch.setattr(serving, "FRESH", 3600.0)
     requests: list[int] = []
 
@@ -211,7 +211,7 @@ def test_what_a_client_accepts_makes_no_more_pages(
 def test_an_error_in_making_the_page_is_in_the_log(
     start: Callable[..., MetricsServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as that a broker of another release says something else; clients that go are not."""
+    """Such as an unexpected answer of a broker of another release; disconnects are not."""
 
     def read() -> Mapping[str, Any]:
         return {"version": "9"}
@@ -225,7 +225,7 @@ def test_an_error_in_making_the_page_is_in_the_log(
 
 
 def test_nothing_is_kept_for_a_collector_that_is_away(start: Callable[..., MetricsServer]) -> None:
-    """Figures are read when somebody asks, and only then."""
+    """Figures are read on request, and only then."""
     requests: list[int] = []
 
     def read() -> Mapping[str, Any]:
@@ -308,7 +308,7 @@ def test_two_exporters_on_one_port(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The second says so once, and serves when the first has gone."""
+    """The second logs it once, and serves when the first has ended."""
     monkeypatch.setattr(serving, "BIND_EVERY", 0.02)
     caplog.set_level(logging.INFO, "eventmq.metrics")
 
@@ -318,7 +318,7 @@ def test_two_exporters_on_one_port(
     first = start(named("first"))
     port = int(first.url.split(":")[2].partition("/")[0])
     second = start(named("second"), port)
-    until(lambda: "not served" in caplog.text, "it says that the address is taken")
+    until(lambda: "not served" in caplog.text, "the log line about the address")
     assert 'worker="first"' in fetch(first.url)
     first.close()
     until(lambda: second.url, "the second has the address")
@@ -341,7 +341,7 @@ def test_a_server_that_never_got_its_address_ends_at_once() -> None:
 def test_a_silent_client_does_not_block_others(
     start: Callable[..., MetricsServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor one that says little at a time, too much, or goes away."""
+    """Nor a client that sends slowly or too much, or disconnects."""
     monkeypatch.setattr(serving, "CLIENT_TIMEOUT", 0.05)
     url = start(lambda: {"worker": {"name": "w", "online": True, "used": 0, "slots": 1}}).url
     address = ("127.0.0.1", int(url.split(":")[2].partition("/")[0]))
@@ -427,7 +427,7 @@ def test_without_the_library_the_extra_is_named(
 
 @pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", r"0\.0\.0\.0"), ("::", r"\[::\]")])
 def test_an_address_for_other_machines_needs_insecure(app: EventMQ, host: str, shown: str) -> None:
-    """As for a broker: nobody serves a network in the clear without having said so."""
+    """As for a broker: serving a network without encryption needs an explicit setting."""
     with pytest.raises(NotAllowed, match=f"{shown}:0 can be reached .* say --insecure"):
         serve(app, (host, 0))
     address = f"[{host}]:0" if ":" in host else f"{host}:0"
@@ -462,7 +462,7 @@ def test_the_command_serves_other_machines_where_that_is_wanted(options: list[st
 
 
 def test_the_command_serves_until_a_signal_ends_it() -> None:
-    """It needs no broker to start, and says so where Prometheus asks; SIGHUP does not end it."""
+    """It needs no broker to start, and reports its state to Prometheus; SIGHUP does not end it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         broker = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "eventmq", "metrics", "--bind", "127.0.0.1:0"]
@@ -489,7 +489,7 @@ def system(tmp_path: Path) -> Iterator[System]:
 
 
 def url_of(system: System, command: str) -> str:
-    """Return where a process has said that it serves its metrics."""
+    """Return the address in the log at which a process serves its metrics."""
     log = system.folder / f"{command}.log"
     names: list[str] = []
 
@@ -502,7 +502,7 @@ def url_of(system: System, command: str) -> str:
 
 
 def test_a_broker_and_a_worker_serve_their_own_page(system: System) -> None:
-    """Beside their jobs; where the port is taken they say so once and jobs go on."""
+    """Beside their jobs; if the port is in use they log that once and jobs continue."""
     _, line = system.start(
         "broker", "--bind", "tcp://127.0.0.1:0", "--data-dir", str(system.folder / "data"),
         "--metrics-bind", "127.0.0.1:0",
@@ -554,7 +554,7 @@ def test_a_broker_that_is_scraped_every_10_ms_goes_on(system: System) -> None:
             app = system.app()
             jobs = [app.send("survivor.work", (number,)) for number in range(300)]
             app.wait(jobs, timeout=TIMEOUT)
-            until(lambda: len(pages) > 1, "the page is made anew")
+            until(lambda: len(pages) > 1, "another page is made")
         finally:
             ended.set()
             thread.join(TIMEOUT)

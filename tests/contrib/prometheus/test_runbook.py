@@ -1,4 +1,4 @@
-"""The commands under *Look* in the runbook, run where there is something to look at."""
+"""The commands under *Look* in the runbook, run on a system with something to show."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def slow():
     time.sleep(600)
 """
 
-#: What the page names in place of a job, an address and a database.
+#: Placeholders of the page for a job, an address and a database.
 JOB, ADDRESS, DATABASE = "a5f6a7c8", r"tcp://10\.0\.0\.\d:47291", r"postgresql://\S+"
 
 
 def looks(text: str) -> list[str]:
-    """Return the commands of EventMQ that a text names in blocks, before it says what to do."""
+    """Return the commands of EventMQ in the blocks of a text, before the steps of the solution."""
     return re.findall(r"^    \$ eventmq (.*?)(?:;.*)?$", text.partition("**Do**")[0], re.MULTILINE)
 
 
@@ -98,7 +98,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Troubled]:
 def test_every_source_of_information_is_shown(
     alert: str, troubled: Troubled, request: pytest.FixtureRequest
 ) -> None:
-    """Each command succeeds, and shows something; a check says all by its exit code."""
+    """Each command succeeds and has output; a check has only its exit code."""
     for line in LOOKS[alert]:
         database = ""
         if "postgresql:" in line:

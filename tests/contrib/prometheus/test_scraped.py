@@ -65,7 +65,7 @@ NOT_HERE = {
     "EventMQPeersDoNotRead": "wants 128 MiB that nobody reads",
 }
 
-#: Fire last: they want processes to end.
+#: Fire last, since they need processes to end.
 AT_THE_END = {
     "EventMQWorkersLost", "EventMQWorkerOffline", "EventMQBrokerAway", "EventMQTargetDown",
     "EventMQNoStandby",
@@ -253,7 +253,7 @@ def test_the_dashboard_has_a_panel_for_what_an_operator_asks() -> None:
 
 
 def test_queries_have_answers_and_alerts_fire(shop: Shop, prometheus: Prometheus) -> None:
-    """Of the dashboard and the rules; then processes are killed, and what is left fires."""
+    """For the dashboard and the rules; then processes are killed, and the remaining alerts fire."""
     shop.start_load()
     with psycopg.connect(shop.database_url) as open_one:
         open_one.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -104,7 +104,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """Return a port at which nobody listens."""
+    """Return a free port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -116,7 +116,7 @@ class Start(threading.Thread):
 
     Args:
         config: Of Spark.
-        folder: For what it reads and writes.
+        folder: Folder of its files.
     """
 
     def __init__(self, config: dict[str, str], folder: Path) -> None:
@@ -146,7 +146,7 @@ class Start(threading.Thread):
 
 
 def warm(session: SparkSession, folder: Path) -> None:
-    """Have some of everything done once: what is loaded for it, is loaded for all."""
+    """Use every feature once, so that modules are loaded for all tests."""
     write_journal(folder / "journal", story(Random(1), "b", jobs=9).rows)
     events = read_journal(session, folder / "journal")
     audit(events)
@@ -219,7 +219,7 @@ def followed(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
 
 @pytest.fixture
 def as_users(spark: SparkSession) -> Callable[[], AbstractContextManager[None]]:
-    """Where it is used, Spark plans and compiles as it does unless told otherwise."""
+    """In tests that use it, Spark plans and compiles with its own defaults."""
 
     @contextlib.contextmanager
     def as_users() -> Iterator[None]:

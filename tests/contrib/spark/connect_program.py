@@ -1,4 +1,4 @@
-"""Reads a journal in several ways as a client of Spark Connect, and prints what it found.
+"""Reads a journal in several ways as a client of Spark Connect, and prints the results.
 
 The folder of the journal is also at an address that only Spark knows.
 

@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Life:
-    """The events of one job so far, each with its time; numbers come when all jobs are told."""
+    """The events of one job so far, each with its time; they are numbered at the end."""
 
     id: str
     task: str
@@ -123,7 +123,7 @@ def retries(job: Life) -> None:
     for _ in range(job.chance.randrange(1, 3)):
         outcome = {**job.run(), **job.fault()}
         if job.chance.random() < 0.5:
-            del outcome["wait_us"]  # as in journals of before it was said
+            del outcome["wait_us"]  # as in journals of earlier versions
         due_us = job.now + 2 * _SECOND
         job.add_event("retry", **outcome, due_us=due_us)
         job.now = due_us
@@ -222,7 +222,7 @@ class History:
 
     Args:
         broker_id: Whose.
-        chance: Decides what is left open.
+        chance: Random generator of the choices.
         first: Number of the first event: the ring may have dropped those before.
     """
 
@@ -232,7 +232,7 @@ class History:
         self.first = first
         self.jobs: list[Life] = []
         self._rows: list[Row] | None = None
-        #: Numbers that were taken out without a word.
+        #: Numbers that were removed without a gap event.
         self.missing: set[int] = set()
 
     def job(self, fate: Any = None, *, at: float | None = None) -> Life:
@@ -253,7 +253,7 @@ class History:
 
     @property
     def rows(self) -> list[Row]:
-        """What is in the journal; no job can be added from then on."""
+        """Return the rows of the journal; no job can be added after that."""
         if self._rows is None:
             events = sorted(
                 (event for job in self.jobs for event in job.events), key=lambda e: e[0]
@@ -270,13 +270,13 @@ class History:
     # Damage
 
     def lose(self, first: int, last: int) -> None:
-        """Take the numbers of a range out, as a file that is gone."""
+        """Remove the numbers of a range, like a missing file."""
         gone = {row["seq"] for row in self.rows if first <= row["seq"] <= last}
         self._rows = [row for row in self.rows if row["seq"] not in gone]
         self.missing |= gone
 
     def gap(self, first: int, last: int) -> None:
-        """Take the numbers of a range out, and let the next event be one that says so."""
+        """Remove the numbers of a range, and let the next event be a gap event about them."""
         after = [row for row in self.rows if row["seq"] > last]
         before = [row for row in self.rows if row["seq"] < first]
         at = after[0]["ts_us"] if after else START_US

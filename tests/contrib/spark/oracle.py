@@ -48,7 +48,7 @@ def holes(rows: list[Row]) -> tuple[set[int], set[int]]:
 
 
 def jobs_of(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The events of each job, without those that say nothing of its state."""
+    """The events of each job, without those that do not change its state."""
     by_group: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in once(rows):
         if row["kind"] in STATE_KINDS:

@@ -147,7 +147,7 @@ def test_there_must_be_a_journal_with_events(spark: SparkSession, far: str, tmp_
 def test_what_was_compacted_is_read_at_an_address_too(
     spark: SparkSession, journal: Path, address: str, tmp_path: Path
 ) -> None:
-    """Also where the small files are gone; a stream there sees only those, and says so."""
+    """Even if the small files are missing; a stream there reads only those, and reports it."""
     assert Compaction(journal).run(START + 2 * 3600) == (4, 2)
     for path in journal.rglob("b-*.parquet"):
         if "hour=10" not in str(path):

@@ -1,4 +1,4 @@
-"""The audit: what it says of each job, against plain Python; what was planted is found."""
+"""The audit: the state of each job, against plain Python; planted faults are found."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_what_is_planted_is_found_and_nothing_else(spark: SparkSession) -> None:
     result = audit(frame(spark, history.rows), stuck_after=20.0)
     last = max(history.missing)
     first_numbers = {row["job_id"]: row["seq"] for row in reversed(history.rows)}
-    # What is silent may have ended in one of the missing events, if it began before.
+    # Silent jobs may have ended in one of the missing events, if they started before it.
     stuck = {job.id for job in silent if first_numbers[job.id] > last}
     assert set(result.lost_ids) == {job.id for job in lost} | {job.id for job in silent} - stuck
     assert set(result.stuck_ids) == stuck
@@ -199,7 +199,7 @@ def test_two_leases_at_once_are_found(spark: SparkSession) -> None:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """Two brokers: one with a job that a worker had long ago, one with a file that is gone."""
+    """Two brokers: one with a job that a worker held long ago, one with a missing file."""
     one, other = History("one", Random(1), first=500), History("other", Random(2))
     for n in range(30):
         one.job(succeeds, at=n)

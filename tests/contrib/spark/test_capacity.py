@@ -81,7 +81,7 @@ def test_a_target_that_no_number_of_slots_meets_is_reported(
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=30))
 def test_how_many_ran_at_once_is_counted(runs: list[tuple[int, int]]) -> None:
-    """At each start, those that have begun and not ended."""
+    """At each start, the runs that have started and not ended."""
     expected = max(sum(s <= at < s + run for s, run in runs) for at, _ in runs)
     started, run = columns(runs)
     assert expected == max_concurrent(started, started + run)
@@ -160,7 +160,7 @@ def history_rows() -> list[dict[str, Any]]:
 
 
 def chain() -> list[dict[str, Any]]:
-    """Two links: the second one's event says how long it waited from when the first had ended."""
+    """Two links: the second one's event has its wait from the end of the first one."""
     rows: list[dict[str, Any]] = []
     for at, kind, job, started in (
         (0, "enqueued", "one", 0), (0, "delayed", "two", 0), (50, "succeeded", "one", 20),
@@ -191,7 +191,7 @@ def clean(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_the_runs_are_those_of_the_events(
     events: DataFrame, history_rows: list[dict[str, Any]], few: bool
 ) -> None:
-    """Also those that failed and were tried again, whose events do not say how long they waited."""
+    """Also failed and retried runs, whose events have no waiting time."""
     columns = ("broker_id", "job_id", "attempt", "queue", "ready_us", "started_us")
     runs = executions(events, few=few).select(*columns).collect()
     assert plain_runs(history_rows) == sorted(tuple(row) for row in runs)

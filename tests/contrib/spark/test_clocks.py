@@ -68,7 +68,7 @@ def test_a_clock_that_is_ahead_or_behind_is_found_and_one_that_is_right_is_not(
 def test_no_clock_is_wrong_after_a_restart_or_a_pause_of_the_broker(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Its jobs run on meanwhile: they began before the broker that hears of their end."""
+    """Its jobs continue meanwhile: they started before the broker that records their end."""
     broker = Broker(tmp_path / "data")
     broker.worker(session="host:1")
     for pause in (broker.crash, lambda: broker.core.shift(broker.clock.now(), 5.0)):

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
     from eventmq_contrib.journal.inspection import Inspection
 
-    #: Damages a journal; returns what the audit must name.
+    #: Damages a journal; returns the text that the audit must contain.
     Plant = Callable[[Path], str]
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a journal made of a broker's events: six files over two hours, 46 events."""
+    """A journal of a broker's events: six files over two hours, 46 events."""
     folder = tmp_path_factory.mktemp("sound")
     broker = Broker(folder / "data")
     try:
@@ -78,7 +78,7 @@ def files_of(journal: Path) -> list[Any]:
 
 
 def path_of(journal: Path, first: int) -> Path:
-    """Return the file that begins with a number."""
+    """Return the file with a first number."""
     [path] = [Path(file.path) for file in files_of(journal) if file.first == first]
     return path
 
@@ -95,7 +95,7 @@ def command(journal: Path | str, *more: str) -> tuple[int, dict[str, Any]]:
 
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Write a file again with other rows, as whoever means to alter it: its checksums are right."""
+    """Rewrite a file with other rows, as an attacker would: its checksums are right."""
     table = change(pq.ParquetFile(path).read())
     pq.write_table(table, path, compression="zstd", write_page_checksum=True)
 
@@ -350,7 +350,7 @@ ASKED: list[Plant] = [
     newer_version,
 ]  # fmt: skip
 
-#: What is found in the events, by Spark.
+#: Damage that is found in the events, by Spark.
 BY_EVENTS: list[Plant] = [unknown_kind, overlap_with_other_content]
 
 
@@ -422,7 +422,7 @@ def test_a_whole_journal_whose_broker_was_asked_is_clean(
     assert (result.clean, result.conclusion, result.unanchored) == (True, "clean", ())
 
 
-# What cannot be known, and what is no damage
+# Uncertainty, and harmless differences
 
 
 def unproven(journal: Path) -> list[str]:
@@ -450,7 +450,7 @@ def reopened(journal: Path) -> None:
 
 
 def test_files_from_before_the_log_stay_unproven_until_they_are_forgotten(journal: Path) -> None:
-    """A journal that goes on does not make them proven."""
+    """A journal that continues does not make them proven."""
     shutil.rmtree(journal / "_seals")
     reopened(journal)
     [reason] = unproven(journal)
@@ -486,7 +486,7 @@ def test_the_file_of_a_killed_journal_is_inspected_without_the_log(journal: Path
 def test_a_journal_whose_newest_file_is_missing_continues_and_logs_it(
     journal: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it takes again is noted again; what it does not get stays missing."""
+    """Events that it reads again are logged again; those that it does not get stay missing."""
     path = path_of(journal, 43)
     whole = path.read_bytes()
     path.unlink()
@@ -526,7 +526,7 @@ def test_a_compacted_journal_is_proven_without_its_small_files(
 
 
 def test_a_journal_that_was_put_back_with_its_log_is_shown_by_the_broker(journal: Path) -> None:
-    """It agrees with itself; the broker was told of more."""
+    """It agrees with itself; the broker has a later number."""
     [log] = (journal / "_seals").glob("*.jsonl")
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
     last_file_deleted(journal)
@@ -570,7 +570,7 @@ def test_a_journal_at_work_is_no_damage(journal: Path, tmp_path: Path) -> None:
 
 
 def test_where_a_log_begins_and_ends_is_known_without_reading_all_of_it(journal: Path) -> None:
-    """A stream looks each second."""
+    """A stream checks each second."""
     [log] = (journal / "_seals").glob("*.jsonl")
     data = log.read_bytes()
     for some in (b"", data[:50], data[:300], data[:-30], data):
@@ -611,7 +611,7 @@ def lines_of(log: Path) -> list[bytes]:
 def test_a_log_without_the_lines_of_forgotten_files_proves_the_others(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it says of these is what it said before."""
+    """The audit of these is the same as before."""
     [log] = (journal / "_seals").glob("*.jsonl")
     before, whole = lines_of(log), SealRecord.parse("b", log.read_bytes())
     trim(journal, monkeypatch)
@@ -687,7 +687,7 @@ def test_forgotten_events_count_as_missing_without_their_record(
 def test_a_forgotten_file_that_comes_back_is_reported(
     sound: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is known any more of what was in it."""
+    """Its content is no longer known."""
     trim(journal, monkeypatch)
     back = path_of(sound, 1)
     shutil.copytree(back.parent, journal / Path(*back.parts[-3:-1]), dirs_exist_ok=True)
@@ -699,7 +699,7 @@ def test_a_log_keeps_lines_that_are_needed_or_damaged(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a file that is still there, as a forgetting that was killed leaves it; and of a log that
-    is no proof: what is wrong with it stays to be seen. A few lines are not worth the trouble.
+    is no proof: its damage stays visible. A few lines are not worth a rewrite.
     """
     [log] = (journal / "_seals").glob("*.jsonl")
     data = log.read_bytes()
@@ -746,11 +746,11 @@ def byte_flipped_in(path: Path) -> None:
     path.write_bytes(data)
 
 
-# Who else reads a journal
+# Other readers of a journal
 
 
 def test_tables_refuse_a_journal_without_its_beginning(spark: SparkSession, journal: Path) -> None:
-    """And a file that is not what its name says; by each way to read."""
+    """And a file that contradicts its name; by each way to read."""
     spark.dataSource.register(EventMQDataSource)
     first_file_deleted(journal)
     expected = "lacks its beginning: the events 1 to 10 of the broker"
@@ -782,7 +782,7 @@ def test_a_stream_does_not_pass_over_what_was_forgotten_before_it_came(journal: 
 def test_a_damaged_page_ends_a_table_by_each_way_to_read(
     spark: SparkSession, journal: Path
 ) -> None:
-    """Only what is read is looked at: other columns are as they were."""
+    """Only the read columns are checked: other columns are unchanged."""
     spark.dataSource.register(EventMQDataSource)
     byte_flipped_in(path_of(journal, 23))
     source = spark.read.format("eventmq").load(str(journal))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def a_java(folder: Path, says: str, code: int = 0) -> Path:
-    """Make a program that says its version as a Java does, on stderr."""
+    """Make a program that prints its version like a Java, on stderr."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n", encoding="utf-8")

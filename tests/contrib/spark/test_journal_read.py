@@ -1,4 +1,4 @@
-"""A journal as one DataFrame: each event once, and what is not of a journal is named."""
+"""A journal as one DataFrame: each event once, and foreign files are reported."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_all_events_of_all_brokers_are_there_with_all_columns(
 
 
 def test_events_that_are_in_two_files_are_there_once(spark: SparkSession, tmp_path: Path) -> None:
-    """As after a store was put back, or a folder was copied into another."""
+    """As after a restored store, or a folder that was copied into another."""
     for numbers in (range(1, 101), range(50, 60), range(90, 120), range(200, 210)):
         write_journal(tmp_path, numbered("b", numbers))
     write_journal(tmp_path, numbered("other", range(95, 100)))
@@ -98,7 +98,7 @@ def test_compacted_files_stand_for_those_they_were_made_of(
 
 
 def test_each_way_to_read_takes_what_was_compacted(spark: SparkSession, tmp_path: Path) -> None:
-    """Where the small files are gone, and also where a stream had begun with them."""
+    """If the small files are missing, and even if a stream had started with them."""
     journal, out = tmp_path / "journal", tmp_path / "live"
     for hour in range(3):
         first = hour * 100 + 1
@@ -192,7 +192,7 @@ def test_columns_that_an_earlier_version_did_not_have_are_null(
 def test_what_a_redactor_let_through_is_there_by_each_reader(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As JSON that Spark looks into; also from compacted files, and beside files without it."""
+    """As JSON that Spark can parse; also from compacted files, and beside files without it."""
     journal = tmp_path / "journal"
     for hour in range(2):
         rows = numbered("b", range(hour * 4 + 1, hour * 4 + 5), at=START_US + hour * HOUR_US)
@@ -218,7 +218,7 @@ def test_what_a_redactor_let_through_is_there_by_each_reader(
         ]  # fmt: skip
 
 
-# What is named
+# Errors
 
 
 def test_a_journal_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class TestSparkPool(WorkerPoolSuite):
         return spark_pool(slots)
 
     def lost(self, pool: SparkPool, signum: signal.Signals) -> None:
-        """Let a job run, and send the process of the slot's Spark task a signal; see what comes."""
+        """Run a job, and send a signal to the process of the slot's Spark task; check the end."""
         self.pools.append(pool)
         pool.start()
         pipe = self.block(pool, 0, 1, ("add", (1, 1)))
@@ -75,15 +75,15 @@ class TestSparkPool(WorkerPoolSuite):
         assert Path(pipe).exists()
 
     def test_the_end_of_a_task_is_the_death_of_the_job_that_ran(self) -> None:
-        """Nothing that was given before is answered; the slot is started anew."""
+        """Chunks assigned before are not answered; the slot is restarted."""
         self.lost(spark_pool(1), signal.SIGKILL)
 
     def test_silence_is_as_good_as_an_end(self) -> None:
-        """A machine that is cut off says nothing; Spark may notice minutes later."""
+        """A machine that is cut off sends nothing; Spark may notice minutes later."""
         self.lost(spark_pool(1, link_timeout=2.0), signal.SIGSTOP)
 
     def test_no_caller_waits_long_for_a_silent_slot(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It keeps what it has, however often it is asked; nothing is lost by a pause."""
+        """It keeps its jobs after any number of requests; no job is lost by a pause."""
         monkeypatch.setattr(module, "SILENCE", 1.7)
         pool = spark_pool(1)
         self.pools.append(pool)
@@ -151,7 +151,7 @@ def test_the_options_reach_the_pool() -> None:
 
 
 class Silent:
-    """A link that keeps what is sent."""
+    """A link that records sent messages."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[object, ...]] = []
@@ -194,7 +194,7 @@ def test_the_last_note_of_a_slot_does_not_hide_later_answers() -> None:
 
 
 class Words:
-    """Stands for the socket of a slot: what it hears, and what it says."""
+    """Replaces the socket of a slot: received and sent messages."""
 
     def __init__(self, *incoming: bytes) -> None:
         self.incoming = deque(incoming)
@@ -216,7 +216,7 @@ class Words:
 
 
 class Idle:
-    """A pool that runs nothing; it keeps what it is given."""
+    """A pool that runs nothing and records assigned chunks."""
 
     def __init__(self) -> None:
         self.given: list[int] = []
@@ -243,7 +243,7 @@ class Idle:
 
 
 def test_a_slot_whose_manager_is_gone_ends() -> None:
-    """Nobody would want its answers."""
+    """No manager would read its answers."""
     pool: Any = Idle()
     words: Any = Words(pack("ping"))
     before = time.monotonic()
@@ -267,7 +267,7 @@ def test_a_chunk_assigned_before_a_death_was_known_is_lost_with_it() -> None:
 
 
 def test_a_question_that_is_taken_back_is_not_answered() -> None:
-    """After a pause its answer waits for a moment: what is withdrawn now, nobody would know of."""
+    """After a pause its answer is delayed: jobs that it withdraws now would be lost."""
     pool: Any = Idle()
     words: Any = Words(pack("take", 1))
     remote = Remote(pool, words, 9.0)

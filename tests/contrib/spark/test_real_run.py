@@ -45,7 +45,7 @@ def journal(system: System, *more: str) -> Process:
 
 
 def submit(system: System, confirmed: list[Any]) -> None:
-    """Submit numbers, a hundred at a time; what has its receipt is confirmed."""
+    """Submit numbers, a hundred at a time; jobs with a receipt are confirmed."""
     app = system.app(submit_timeout=30.0)
 
     def stand_in(number: int) -> None:
@@ -88,7 +88,7 @@ def test_after_kills_the_journal_alone_agrees_with_the_clients(
     until(lambda: idle.items() <= app.ask("queues")[0].items(), "everything is answered and queued")
     keeper.terminate()
     keeper.wait(DEADLINE)
-    journal(system, "--once").wait(DEADLINE)  # what the other had not looked at yet
+    journal(system, "--once").wait(DEADLINE)  # events that the other had not read yet
     with as_users():
         code, result = audit(system.folder / "journal", "--broker", system.address)
     assert len({job.id for job in confirmed}) == JOBS

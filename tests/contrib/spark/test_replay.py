@@ -127,7 +127,7 @@ def test_failed_jobs_are_replayed_once_whoever_is_killed_when(
     spark: SparkSession, system: System, app: EventMQ, monkeypatch: pytest.MonkeyPatch,
     ids: dict[tuple[str, str, str], list[str]], tmp_path: Path,
 ) -> None:  # fmt: skip
-    """What was done and not noted, or is waiting by now, is left alone."""
+    """Jobs that were replayed without a report, or that wait by now, are left alone."""
     monkeypatch.setattr(replaying, "SLICE", 40)
     checkpoint = tmp_path / "replay"
     chosen = ("--queue", "mail", "--error", "ValueError", "--checkpoint", str(checkpoint), "--json")

@@ -1,4 +1,4 @@
-"""What the report draws, against plain Python. Its page is made in the test of the tutorial."""
+"""The values of the report, against plain Python. The test of the tutorial makes its page."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_happened_when_is_what_the_events_say(
     queue = next(iter(result["came"]))
     for n, begin in enumerate(times):
         end = min(begin + width, last)
-        # A job that starts within a span is looked at no more at the end of that span.
+        # A job that starts within a span does not count at the end of that span.
         started = times[0] + (n + 1) * width
         ages = [
             end - ready

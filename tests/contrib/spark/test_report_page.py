@@ -14,7 +14,7 @@ from eventmq_contrib.spark.page import SIZE, lines, number, page, seconds, stack
 
 START = 1_795_248_000.0
 
-#: What somebody may call a task, a queue, a worker or an error.
+#: Hostile name of a task, a queue, a worker or an error.
 HOSTILE = (
     "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "'; alert(1); '",
     "</title></svg><iframe src=//evil.example>", "{{ 7 * 7 }}{% raw %}", "\x1b[2J\x00\u202e",
@@ -70,7 +70,7 @@ def made_up(name: str) -> dict[str, Any]:
 
 
 class Reader(HTMLParser):
-    """Notes what a browser would see."""
+    """Records what a browser would show."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The folders of Spark: what a killed one leaves is removed, and no other."""
+"""The folders of Spark: those of killed processes are removed, and no others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.contrib.spark.conftest import Followed
 
-#: Makes a folder, says its name, and has it until it is told to end.
+#: Makes a folder, prints its name, and holds it until it is ended.
 _OWNER = """
 import sys
 from eventmq_contrib.spark.scratch import make_scratch

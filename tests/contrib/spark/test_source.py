@@ -67,7 +67,7 @@ def listed(app: EventMQ, queue: str) -> list[str]:
 def test_each_row_is_one_job_however_often_it_is_written(
     spark: SparkSession, system: System, app: EventMQ, write: Callable[..., None]
 ) -> None:
-    """With its columns as arguments; what a worker did says so."""
+    """With its columns as arguments; the result of the worker proves it."""
     rows = spark.range(300).select(f.col("id").alias("number"))
     worker = system.worker("-Q", "once")
     for _ in range(2):
@@ -128,7 +128,7 @@ def sealed(system: System, out: Path) -> None:
 def test_a_stream_of_a_journal_goes_on_where_it_was(
     spark: SparkSession, system: System, app: EventMQ, write: Callable[..., None], tmp_path: Path
 ) -> None:
-    """And what it submits, it submits once, also where a batch is done again."""
+    """And it submits each job once, even if a batch is repeated."""
     spark.dataSource.register(EventMQDataSource)
     journal, checkpoint = system.folder / "journal", tmp_path / "checkpoint"
     seen: list[int] = []
@@ -187,7 +187,7 @@ def test_equal_rows_are_as_many_jobs(spark: SparkSession) -> None:
 def test_a_stream_is_written_by_its_keys(
     spark: SparkSession, system: System, app: EventMQ, tmp_path: Path
 ) -> None:
-    """``df.writeStream``: started anew without its checkpoint, it submits the same jobs."""
+    """``df.writeStream``: started again without its checkpoint, it submits the same jobs."""
     spark.dataSource.register(EventMQDataSource)
     spark.range(20).write.parquet(str(tmp_path / "in"))
     for _ in range(2):

@@ -140,7 +140,7 @@ def test_ids_of_rows_are_the_same_for_the_same_keys_and_no_others() -> None:
 
 
 def test_an_id_does_not_depend_on_the_time_zone_of_the_session() -> None:
-    """The same moment is the same key."""
+    """The same instant is the same key."""
     there = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
     here = there.astimezone(timezone(timedelta(hours=2)))
     assert len(set(derived_ids("t", [[there, here]]))) == 1
@@ -220,7 +220,7 @@ def test_small_files_are_read_together() -> None:
 
 
 def test_no_broker_gets_more_than_an_hour_ahead_of_another() -> None:
-    """Else a watermark would leave out what the other has."""
+    """Otherwise a watermark would leave out events of the other."""
     files = [
         JournalFile(broker, 1 + 10 * hour, 10 + 10 * hour, broker, f"hour={hour:02}")
         for broker in "ab"
@@ -236,7 +236,7 @@ def test_no_broker_gets_more_than_an_hour_ahead_of_another() -> None:
 def test_what_is_behind_missing_numbers_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files are copied in any order. What is missing from the first look on stays so."""
+    """Files are copied in any order. Events that are missing at the first scan stay missing."""
     now = 0.0
     monkeypatch.setattr(stream_module.time, "monotonic", lambda: now)
     hour = tmp_path / "date=2026-11-21" / "hour=08"
@@ -310,7 +310,7 @@ def test_without_a_rate_parts_are_of_what_may_be_in_flight() -> None:
     assert [part.num_rows for part in paced([batch], 0.0, 20)] == [20, 10]
 
 
-# What is behind an error of Spark
+# Causes of an error of Spark
 
 
 def test_the_cause_of_an_error_of_spark_is_found_in_its_text() -> None:

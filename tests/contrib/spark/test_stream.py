@@ -1,4 +1,4 @@
-"""``eventmq spark stream``: tables that are right to the event, whoever is killed when."""
+"""``eventmq spark stream``: tables that are exact to the event, despite any kill."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def check(out: Path, rows: list[dict[str, Any]]) -> None:
 def check_waiting(
     out: Path, rows: list[dict[str, Any]], beside: Iterable[dict[str, Any]] = ()
 ) -> dict[str, tuple[int, float]]:
-    """See that the table says of each queue what waits; return that."""
+    """Check the waiting jobs of each queue in the table; return them."""
     expected_waiting = {
         queue: (each.jobs, each.seconds) for queue, each in oldest(rows, beside).items()
     }
@@ -179,7 +179,7 @@ def test_jobs_wait_whose_events_came_after_the_watermark(
 
 
 def check_told(result: Result, out: Path) -> None:
-    """See that what a stream said of its batches, a line each, adds up."""
+    """Check that the reports of a stream about its batches, a line each, add up."""
     assert result.exit_code == 0, result.stderr
     ready, *batches, total = map(json.loads, result.stdout.splitlines())
     assert (ready["what"], ready["out"], total["what"]) == ("ready", str(out), "total")
@@ -198,7 +198,7 @@ def check_told(result: Result, out: Path) -> None:
 def test_a_stream_that_is_killed_goes_on_to_exact_counts(
     spark: SparkSession, followed: Followed
 ) -> None:
-    """With -9, while it has begun a batch that it has not noted; its JVM goes with it."""
+    """With -9, during a batch that it has not committed; its JVM is killed with it."""
     out = followed.folder / "out"
     followed.kill_at_work()
     total = sum(row["events"] for row in table(out).values())
@@ -245,7 +245,7 @@ def test_only_what_is_chosen_is_counted_and_bad_input_is_named(
 def test_an_address_is_read_in_any_order_and_what_is_there_twice_counts_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark finds its files; moments that were said in words stay those of the first start."""
+    """Spark finds its files; relative times stay those of the first start."""
     out, address = tmp_path / "live", f"file://{tmp_path}/journal"
     rows = sorted(story(Random(4), "b", damage=False).rows, key=lambda row: row["seq"])
     for some in (rows[40:], rows[:60]):
@@ -286,7 +286,7 @@ def test_burn_rates_are_of_the_last_minutes() -> None:
 
 
 def test_a_queue_in_which_jobs_only_wait_has_a_row() -> None:
-    """Nothing else happened in it for an hour: that is when somebody wants to know."""
+    """It had no other events for an hour: that is when its waiting jobs matter."""
     waiting = {"stuck": Oldest(3, 1_795_248_000_000_000, 7200.0)}
     rows = slo_rows([minute(0, 9, 9)], minute(0, 0, 0)["start"], target=2.0, share=0.95,
                     waiting=waiting)  # fmt: skip

@@ -180,7 +180,7 @@ def check_killers(events: DataFrame, rows: list[Row]) -> None:
 
 
 def test_any_history_gives_the_tables_of_plain_python(spark: SparkSession) -> None:
-    """Each broker is an example; one query per table looks at all of them."""
+    """Each broker is an example; one query per table checks all of them."""
     rows = oracle.once(row for history in examples(50) for row in history.rows)
     events = frame(spark, rows).persist()
     assert keyed(stats(events)) == by_hand(rows, 60)

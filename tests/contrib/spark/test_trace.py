@@ -56,7 +56,7 @@ class Story:
 
 
 def chord() -> Story:
-    """A head submits three members of a chord while it runs, and goes on; then the callback."""
+    """A head submits three members of a chord while it runs, and continues; then the callback."""
     story = Story()
     story.event(0, "enqueued", "head")
     for member in "abc":
@@ -107,7 +107,7 @@ def test_a_chain_waits_for_the_link_before_it() -> None:
 
 
 def test_every_attempt_counts() -> None:
-    """The first one has no waiting time of its own: what made the job ready says it."""
+    """The first one has no waiting time of its own: the event that made the job ready has it."""
     story = Story()
     story.event(0, "enqueued", "a")
     story.ended("a", 1, 3, kind="retry", error_type="builtins.OSError")
@@ -122,7 +122,7 @@ def test_every_attempt_counts() -> None:
 
 
 def test_an_operation_on_a_job_is_shown_once() -> None:
-    """An act has an event, and so has what it caused."""
+    """An operation has an event, and so have its effects."""
     story = Story()
     story.event(0, "enqueued", "a")
     for kind in ("operation", "cancelled"):

@@ -60,7 +60,7 @@ def demo(
 
 
 def on_spark(words: list[str]) -> str:
-    """Run a command of the page in the session of the tests; return what it prints."""
+    """Run a command of the page in the session of the tests; return its output."""
     assert ["eventmq", "spark"] == words[:2]
     ran = CliRunner().invoke(group, words[2:])
     assert 0 == ran.exit_code, ran.output
@@ -97,7 +97,7 @@ def test_the_way_from_the_shop_to_the_report(
 
 
 def check_report(report: dict[str, Any], folder: Path) -> None:
-    """Compare what a report says with the rows of the journal, and look at its page."""
+    """Compare a report with the rows of the journal, and check its page."""
     rows = [
         row
         for path in folder.glob("journal/date=*/hour=*/*.parquet")

@@ -66,7 +66,7 @@ class Query:
         return WaitingJobs(events, self.folder, self.folder / "_waiting.parquet")
 
     def go(self, upto: dict[str, int]) -> int:
-        """Begin a batch; return its number."""
+        """Start a batch; return its number."""
         self.batch, self.upto = self.batch + 1, upto
         text = f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(upto)}'
         (self.folder / "offsets" / str(self.batch)).write_text(text)
@@ -151,7 +151,7 @@ def test_a_job_whose_end_may_be_missing_is_forgotten_for_good(
 def test_numbers_that_come_after_all_are_not_read_and_a_later_event_makes_a_job_known(
     tmp_path: Path,
 ) -> None:
-    """The stream has gone on without them; another broker's jobs are known all the time."""
+    """The stream has continued without them; another broker's jobs are known all the time."""
     there = [
         line(1, "enqueued", "j1", second=0), line(2, "enqueued", "j2", second=1),
         line(5, "lease_lost", "j2", second=9),
@@ -191,7 +191,7 @@ def test_a_writing_that_takes_long_is_rare(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_only_jobs_that_wait_are_kept_and_only_what_came_is_read(tmp_path: Path) -> None:
-    """The first files may be gone when it goes on."""
+    """The first files may be missing when it continues."""
     history = History("b", Random(1))
     for n in range(40):
         history.job(succeeds, at=n)
@@ -210,7 +210,7 @@ def test_only_jobs_that_wait_are_kept_and_only_what_came_is_read(tmp_path: Path)
 
 
 def test_the_oldest_is_found_where_the_clock_was_put_back(tmp_path: Path) -> None:
-    """The numbers go on, the times do not."""
+    """The numbers continue, the times do not."""
     at = [50, 60, 20, 70, 80]
     rows = [
         {

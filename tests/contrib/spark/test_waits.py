@@ -35,11 +35,11 @@ TARGET = 2.0
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Path]:
-    """What a broker says of a job with two attempts, a chain of two, and two jobs that expire."""
+    """Events of a job with two attempts, a chain of two, and two jobs that expire."""
     broker = Broker(tmp_path / "data")
 
     def answer(started: float, after: float, kind: OutcomeKind = OutcomeKind.SUCCEEDED) -> None:
-        """Let the worker say, some seconds from now, when it began what it has."""
+        """Let the worker report, some seconds from now, when it started its jobs."""
         outcome = row(kind=kind, started=broker.clock.now() + started, run_time=0.1, countdown=2.0)
         broker.wait(after)
         broker.answer(b"worker", broker.dispatched[-1], [outcome])
@@ -91,7 +91,7 @@ def test_a_stream_counts_the_same(spark: SparkSession, journal: Path, tmp_path: 
 
 
 def test_runs_and_their_events_have_the_same_waits(spark: SparkSession, journal: Path) -> None:
-    """So what is made of runs, `capacity` and the report, agrees with `stats`."""
+    """So the tables made of runs, `capacity` and the report, agree with `stats`."""
     events = read_journal(spark, journal)
     assert events.where("run_us IS NOT NULL AND wait_us IS NULL").count() == 0
     latencies: dict[str, list[float]] = {}

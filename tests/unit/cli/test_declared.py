@@ -91,7 +91,7 @@ def test_an_option_of_another_command_is_wrong_usage(cli: Cli) -> None:
 def test_the_help_lists_declared_options_with_their_owners_and_what_can_be_run(cli: Cli) -> None:
     gateway = " ".join(cli.run("-p", "stomp", "gateway", "--help").stdout.split())
     assert "--virtual-host NAME The virtual host (stomp)." in gateway
-    assert "Folder of its CURVE keys and of its peers' (majordomo, mc0)." in gateway
+    assert "Folder of the CURVE keys of the gateway and its peers (majordomo, mc0)." in gateway
     assert "Gateways that can be chosen: emp, majordomo, mc0, stomp." in gateway
     worker = " ".join(cli.run("worker", "--help").stdout.split())
     assert "Replace a process after so many jobs (prefork)." in worker

@@ -27,7 +27,7 @@ from tests.contrib.gateways.raw_emp import DEADLINE
 
 
 class RawServer:
-    """A server that accepts one connection after the other, and does with each what it is told.
+    """A server that accepts connections one by one, and acts as configured on each.
 
     Attributes:
         requests: The application data of all requests.
@@ -48,7 +48,7 @@ class RawServer:
         self.address = self.socket.getsockname()
 
     def then(self, *answers):
-        """Say what the next connections answer to their requests, one after the other."""
+        """Set the answers of the next connections to their requests, in order."""
         with self._lock:
             self._answers += answers
 
@@ -124,7 +124,7 @@ def test_no_data_are_sent_as_an_empty_object(server, client):
 
 
 def test_a_connection_that_ends_is_made_again(server, client):
-    """What was asked over it fails: the server may have done it."""
+    """Requests sent over it fail, since the server may have executed them."""
     server.then("end", ok({"n": 1}))
     with pytest.raises(BrokerUnavailable, match="the connection ended"):
         client.call("once", timeout=DEADLINE)
@@ -151,7 +151,7 @@ def test_what_is_asked_while_there_is_no_connection_waits_for_one(server, client
     future = client.begin("again")
     there.set()
     assert {"n": 1} == future.result(DEADLINE).data
-    assert 2 == len(server.requests), "the one that was given up is not sent"
+    assert 2 == len(server.requests), "the withdrawn request is not sent"
 
 
 def test_a_refused_request_is_no_server_that_is_away(server, client):

@@ -1,4 +1,4 @@
-"""What the command ``eventmq emp call`` prints of a server that it does not know."""
+"""Output of the command ``eventmq emp call`` for unusual answers of a server."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def open_one(now=0.0, *, ready=True, limits=LIMITS):
 
 
 def sent_messages(connection):
-    """Return what the connection has said since the last call."""
+    """Return the messages of the connection since the last call."""
     decoder = Decoder(100_000)
     decoder.feed(connection.take_output())
     return list(decoder.messages())
@@ -276,7 +276,7 @@ MESSAGES = st.one_of(
 
 @given(st.lists(st.one_of(MESSAGES, st.binary(max_size=20), st.floats(0, 100))))
 def test_any_conversation_ends_by_the_rules(events):
-    """Nothing is raised; after the end nothing is said, and the last word is an ERROR or none."""
+    """No exception is raised; after the end no message is sent; the last one may be an ERROR."""
     connection = open_one()
     now = 0.0
     received = []

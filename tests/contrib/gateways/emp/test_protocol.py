@@ -1,4 +1,4 @@
-"""EMP 1 on the wire: bytes written by hand from the document, and every kind of nonsense."""
+"""EMP 1 on the wire: bytes written by hand from the document, and malformed messages."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_bytes_come_in_any_pieces():
 
 @given(st.lists(st.binary(max_size=60), max_size=8))
 def test_any_bytes_are_messages_or_error_1(pieces):
-    """The decoder never raises anything else, and what it read is what would be written."""
+    """The decoder raises no other exception, and what it read is encoded to the same bytes."""
     decoder = Decoder(100)
     try:
         for piece in pieces:

@@ -147,7 +147,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("op", "data", "code"), FAILURES, ids=lambda v: str(v)[:30])
 def test_what_cannot_be_done_is_a_failure_and_the_connection_lives(client, op, data, code):
-    """Never a dropped connection; the description says what is wrong."""
+    """Never a dropped connection; the description names the problem."""
     with pytest.raises(EmpFailure) as failure:
         client.call(op, data)
     assert code == failure.value.code
@@ -156,7 +156,7 @@ def test_what_cannot_be_done_is_a_failure_and_the_connection_lives(client, op, d
 
 
 def test_a_job_that_takes_too_long_is_a_failure(app, start):
-    """It goes on, and its id is in the data."""
+    """The job continues, and its id is in the data."""
     release = threading.Event()
 
     @app.task(name="slow")
@@ -314,7 +314,7 @@ def _send_all(peer, messages):
 
 
 def test_a_peer_that_never_reads_is_not_read_either(address, client):
-    """What waits for it is bounded: then its own writing is held up, and nobody else's."""
+    """Bytes that wait for it are bounded: then only its own writing is held up."""
     before = rss()
     request = encode_operation("$echo", {"text": "x" * 300_000})
     with RawEmp(address) as peer:
@@ -330,7 +330,7 @@ PIECES = 3
 
 
 def _garbage(dice):
-    """Return what a confused or hostile peer might send."""
+    """Return messages that a confused or hostile peer might send."""
     hello = encode(Hello()) if dice.random() < 0.8 else b""
     pieces = []
     for _ in range(dice.randrange(1, 6)):

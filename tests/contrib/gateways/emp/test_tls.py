@@ -108,7 +108,7 @@ def test_a_client_in_the_clear_is_refused(serve, ours):
 
 
 def test_others_may_reach_it_only_with_certificates_of_their_own(serve, ours):
-    """Encrypted is not enough: anybody could submit jobs."""
+    """Encryption is not enough: any client could submit jobs."""
     cert = ours.issue(HOST)
     with pytest.raises(NotAllowed, match="--tls-ca"):
         serve(cert, bind="tcp://0.0.0.0:0")

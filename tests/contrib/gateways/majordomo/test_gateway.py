@@ -42,7 +42,7 @@ def test_a_request_goes_to_a_worker_and_back(farm, dealer):
 
 
 def test_a_request_is_answered_by_the_next_owner_of_a_shared_store(shop, dealer):
-    """Gateway and brokers go on with what the worker has, and with the client that waits."""
+    """Gateway and brokers continue with the jobs of the worker, and with the waiting client."""
     app = shop.app(shop.broker(), shop.broker())
     gateway = app.plugins.make(GATEWAY, "majordomo", options={"bind": "tcp://127.0.0.1:0"})
     front, back = gateway.start()
@@ -63,7 +63,7 @@ def test_a_request_is_answered_by_the_next_owner_of_a_shared_store(shop, dealer)
 
 
 def test_a_client_with_a_req_socket_and_a_worker_of_a_common_library(farm, dealer, context):
-    """Both put an empty frame first, and look for one in what comes."""
+    """Both put an empty frame first, and expect one in received messages."""
     _, (front, back) = farm.gateway()
     worker = dealer(back)
     worker.send(b"", NAME, b"\x01", "echo")
@@ -102,7 +102,7 @@ def test_a_restarted_gateway_answers_a_req_socket_in_its_form(farm, dealer, cont
 
 
 def test_whether_a_service_is_there(farm, dealer):
-    """A worker of the draft here, workers of ours, and nobody (ZeroMQ RFC 8)."""
+    """A worker of the draft, workers of EventMQ, and no worker (ZeroMQ RFC 8)."""
 
     @farm.app.task(majordomo="turn")
     def turn(frames):
@@ -135,7 +135,7 @@ def test_a_task_of_ours_answers_requests(farm, dealer):
 
 
 def test_what_a_task_of_ours_yields_are_partials(farm, dealer):
-    """And what it returns is the FINAL; one that fails in the middle has one that says so."""
+    """And its return value is the FINAL; one that fails in the middle has an error as its FINAL."""
 
     @farm.app.task(majordomo="count")
     def count(frames):
@@ -179,7 +179,7 @@ def test_a_job_of_an_app_is_done_by_a_foreign_worker(farm, dealer):
 
 
 def test_only_jobs_of_frames_are_offered_to_foreign_workers(farm, dealer):
-    """A task's job in the same queue waits for a worker of ours."""
+    """A task's job in the same queue waits for a worker of EventMQ."""
     _, (_, back) = farm.gateway()
     worker = register(dealer, back, "echo")
     other = farm.app.send("some.task", (1,), queue="echo")
@@ -258,7 +258,7 @@ def test_a_failed_job_is_a_final_with_the_error(farm, dealer):
 
 
 def test_a_job_over_its_time_limit_fails_and_its_worker_is_sent_away(farm, dealer):
-    """The draft has no word for ending a request; a late FINAL is not heard."""
+    """The draft cannot cancel a request; a late FINAL is ignored."""
     _, (_, back) = farm.gateway()
     worker = register(dealer, back, "echo")
     job = farm.app.send_raw("echo", [b"x"], {"timeout": 0.3})
@@ -306,7 +306,7 @@ def test_a_restart_of_the_gateway_loses_nothing(farm, dealer):
 def test_a_reply_comes_once_where_its_request_was_taken_for_one_of_an_earlier_run(
     farm, dealer, monkeypatch
 ):
-    """The broker still says that it is open; when the gateway reads that it has ended."""
+    """The broker still lists it as open; when the gateway reads it, it has ended."""
     seen, go_on = threading.Event(), threading.Event()
     page = MajordomoGateway._page
 

@@ -117,7 +117,7 @@ def test_any_frames_are_read_or_refused(frames):
 
 
 class World:
-    """A machine with clients, workers, and a record of what it wants done."""
+    """A machine with clients and workers, and a record of its calls."""
 
     def __init__(self, **limits):
         self.done = []
@@ -201,7 +201,7 @@ def test_a_request_becomes_a_job_and_its_end_the_final(world):
 
 
 def raw(world, port, *frames):
-    """Say any frames, and return what is sent, with all frames behind the identity."""
+    """Send any frames, and return the sent messages, with all frames after the identity."""
     world.machine.receive(port, list(frames), world.now)
     sent = [(frames[0], frames[1:]) for _, frames in world.machine.outbox]
     world.machine.outbox.clear()
@@ -209,7 +209,7 @@ def raw(world, port, *frames):
 
 
 def test_a_client_that_sends_an_empty_frame_first_is_answered_with_one(world):
-    """A REQ socket adds it, and passes over what comes without."""
+    """A REQ socket adds it, and ignores messages without it."""
     raw(world, "front", C, b"", b"MDPC02", b"\x01", b"echo", b"1", b"x")
     raw(world, "front", b"other", b"MDPC02", b"\x01", b"echo", b"1", b"x")
     for job in ("client-1", "other-1"):
@@ -230,7 +230,7 @@ def test_a_client_of_an_earlier_run_is_answered_as_it_asked(world):
 
 
 def test_a_worker_that_sends_an_empty_frame_first_gets_one_with_each_message(world):
-    """Common libraries do, and read what comes as if it were there."""
+    """Common libraries do, and expect it in received messages."""
     raw(world, "back", W, b"", NAME, b"\x01", b"echo")
     world.machine.assign(1, AssignedJob("client-1", C, b"1", [b"x"]))
     assert raw(world, "back", W, b"", NAME, b"PING") == [
@@ -252,7 +252,7 @@ def test_a_stranger_is_sent_away_in_its_own_form(world):
 
 
 def test_whether_a_service_is_there(world):
-    """ZeroMQ RFC 8; one that no worker here serves is looked up."""
+    """ZeroMQ RFC 8; a service without a worker here is looked up."""
     world.send(W, b"\x01", b"echo")
     world.wanted()
     replies = world.ask(b"1", b"echo", service=b"mmi.service")
@@ -275,7 +275,7 @@ def test_other_questions_of_management(world, service, body, code):
 def test_a_worker_cannot_serve_management(world, caplog):
     assert [(W, [b"\x06"])] == world.send(W, b"\x01", b"mmi.service")
     assert [] == world.wanted()
-    assert "services of the name mmi.* are ours" in caplog.text
+    assert "service names mmi.* are reserved" in caplog.text
 
 
 RFC_7, RFC_18 = "Majordomo 0.1 (ZeroMQ RFC 7)", "Majordomo 0.2 (ZeroMQ RFC 18)"
@@ -507,7 +507,7 @@ def test_a_reply_is_given_up_after_a_minute(world):
 
 
 def refuse(world):
-    """Let the client take nothing of what is to be sent."""
+    """Let the client receive no messages."""
     for _ in range(len(world.machine.outbox)):
         world.machine.not_sent("front", world.machine.outbox.popleft()[1], disconnected=False)
 
@@ -562,7 +562,7 @@ def test_the_request_of_an_earlier_run_is_expected_once(world):
 
 
 def test_what_has_ended_meanwhile_is_not_expected(world):
-    """The broker said that it was open; who asked for it has its reply."""
+    """The broker listed it as open; its client has the reply."""
     world.ask(b"1")
     world.machine.finished("client-1", [b"r"])
     assert 1 == len(world.received())

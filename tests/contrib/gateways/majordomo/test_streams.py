@@ -48,7 +48,7 @@ def test_a_part_is_there_before_the_end(farm, worker):
 
 
 def test_partials_wait_for_a_slow_reader_and_the_final_behind_them(farm, worker):
-    """Credit is that of any worker: what the window has no room for waits in the gateway."""
+    """Credit is that of any worker: parts that exceed the window wait in the gateway."""
     count = 2 * WINDOW + 100
     job = farm.app.send_raw("echo", [b"x"])
     client, id, _ = next_request(worker)
@@ -63,7 +63,7 @@ def test_partials_wait_for_a_slow_reader_and_the_final_behind_them(farm, worker)
 
 
 def test_readers_are_informed_where_too_many_partials_wait(farm, worker, monkeypatch):
-    """At the bound the parts are discarded as a whole; the job goes on, with its result."""
+    """At the bound the parts are discarded as a whole; the job continues, with its result."""
     monkeypatch.setattr(pool, "MAX_PARTS", 100)
     job = farm.app.send_raw("echo", [b"x"])
     client, id, _ = next_request(worker)

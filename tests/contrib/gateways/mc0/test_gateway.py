@@ -141,7 +141,7 @@ def test_a_wrong_option_is_a_plugin_error(start, options, match):
 
 
 def test_a_subscriber_that_never_reads_does_not_fill_the_gateway(start, dealer, caplog):
-    """It misses what it has no room for; others miss nothing, and it hears again once it reads."""
+    """It misses messages beyond its buffer; others miss none; it receives again once it reads."""
     (address,) = start("mc0", bind="tcp://127.0.0.1:0", max_unsent_bytes=4 * MIB)
     lazy = dealer(address, cramped=True)
     assert [b"", b"OK", b"ID", b"s"] == lazy.ask("", "SUB", "ID", "s", "", "t")

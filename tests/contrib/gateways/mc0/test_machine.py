@@ -315,7 +315,7 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_any_conversation_goes_by_the_rules(events):
-    """Nothing is raised, and who names an ID is answered by that, before anything else."""
+    """No exception is raised, and a message with an ID is first answered with that."""
     world = World(clients=2, topics=2)
     for event in events:
         if isinstance(event, float):
