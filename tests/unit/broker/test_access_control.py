@@ -1,4 +1,4 @@
-"""Access control before a broker's handlers: rates, addresses, changes of what a peer may do."""
+"""Access control before the handlers of a broker: rates, addresses, and changes of grants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERYBODY = {grant.key: grant for grant in (ALICE, WENDY, ROOT)}
 
 
 class GuardedBroker:
-    """A broker behind its access control, and messages to it."""
+    """A broker behind its access control, with methods to send it messages."""
 
     def __init__(self, folder: Path, grants: Mapping[str, Grant] | None, rate: float = 0.0) -> None:
         self.broker = Broker(folder)
@@ -34,7 +34,7 @@ class GuardedBroker:
         self.access = AccessControl(self.core, grants, rate=rate)
 
     def send(self, user: str, message: Command, who: bytes = b"peer") -> list[Command]:
-        """Hand a message over; return what comes back to this peer."""
+        """Pass a message to the broker; return the messages that it sends to this peer."""
         now = self.broker.clock.now()
         self.access.receive("main", [who, *message.frames()], user, now)
         self.broker.tick()
@@ -87,7 +87,7 @@ def test_the_rate_is_counted_for_each_peer(make) -> None:
 
 
 def test_signs_of_life_and_answers_are_not_counted(make) -> None:
-    """A worker under load would be taken for dead, and its results lost."""
+    """Otherwise a worker under load would seem dead, and its results would be lost."""
     guarded = make(None, rate=1.0)
     guarded.send("", Inform("i", "", "worker"))
     for i in range(50):
@@ -116,7 +116,7 @@ def test_without_keys_this_machine_may_do_everything(make, address: str) -> None
 
 @pytest.mark.parametrize("address", ["10.0.0.5", "192.168.1.2", "fe80::1", "::ffff:10.0.0.5"])
 def test_without_keys_another_machine_does_not_administer(make, address: str) -> None:
-    """Where the operator said --insecure, it may do the rest."""
+    """With --insecure it may do everything else."""
     guarded = make(None)
     pause = Call("c", "pause", pack({"queue": "nowhere"}))
     assert ["not-allowed"] == codes(guarded.send(address, pause))
@@ -147,7 +147,7 @@ def test_an_unknown_user_is_refused_and_costs_no_peer(make) -> None:
 
 
 def test_the_same_routing_id_with_another_key_is_another_peer(make) -> None:
-    """Its session, calls and subscriptions are not handed on."""
+    """It does not inherit the session, calls and subscriptions of the former peer."""
     guarded = make(EVERYBODY)
     guarded.send("A", Inform("i", "", "client"))
     guarded.send("A", Call("s", "subscribe", pack({"topics": [""]})))
@@ -176,9 +176,9 @@ def test_who_is_not_touched_by_a_change_stays(make) -> None:
 
 
 def test_bad_arguments_are_told_of_as_without_keys(make) -> None:
-    """The check of owners makes no other errors, and no exceptions."""
+    """The check of owners adds no other errors and no exceptions."""
     guarded = make(EVERYBODY)
-    nul = {"ids": ["a\0b"]}  # a store may not be able to look for it
+    nul = {"ids": ["a\0b"]}  # a store may not be able to look it up
     for arguments in (nul, {"ids": 7}, {"ids": [7]}, {"ids": ["x"] * 1001}, {}, {"ids": None}):
         assert ["bad-arguments"] == codes(guarded.send("A", Call("c", "get", pack(arguments))))
     assert ["bad-arguments"] == codes(guarded.send("A", Call("c", "get", pack([1]))))
@@ -204,7 +204,7 @@ def test_what_is_remembered_of_sessions_is_bounded(make) -> None:
 
 
 def test_a_graph_belongs_to_the_key_that_submitted_it(make) -> None:
-    """Nobody else looks at it, cancels it, or gets a receipt for its id."""
+    """No other key may read or cancel it, or get a receipt for its id."""
     bob = Grant("B", "bob", frozenset({"client"}))
     guarded = make({**EVERYBODY, "B": bob})
     rows = [(job_id, 0, b"") for job_id in ("g1", "g2")]

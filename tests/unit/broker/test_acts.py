@@ -1,4 +1,4 @@
-"""Who did it: the events of what people do, and whose word counts."""
+"""Actors: the events of operations, and which actors the broker believes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Grant("R", "root", frozenset({"admin"}))
 
 
 def acts(broker: Broker) -> list[tuple[Any, ...]]:
-    """Return operation, actor, job, queue and schedule of what was done."""
+    """Return operation, actor, job, queue and schedule of the recorded operations."""
     names = ("operation", "actor", "job_id", "queue", "schedule_id")
     return [
         tuple(event.get(name) for name in names)
@@ -46,7 +46,7 @@ def schedule_row(name: str, version: int = 0) -> ScheduleRow:
 
 
 def test_an_act_on_jobs_has_an_event_for_each_job_it_changed(broker: Broker) -> None:
-    """What it causes says who did it as well; a job that is not there has no event."""
+    """The events that it causes have the actor too; an unknown job has no event."""
     first, second, other = submit(broker, 3)
     ask(broker, "cancel", ids=[first, second, "nonsense"], actor="anna@host")
     assert acts(broker) == [
@@ -84,18 +84,18 @@ def test_an_act_on_a_queue_or_on_the_broker_is_about_no_job(
 
 
 def test_what_a_filter_chooses_is_one_act(broker: Broker) -> None:
-    """Its queue and task are in it; what was cancelled says who did it."""
+    """The event has its queue and task; the events of the cancelled jobs have the actor."""
     ids = submit(broker, 3)
     filters = {"action": "cancel", "queue": "default", "operation": "purge", "actor": "anna"}
     ask(broker, "bulk", id="sweep", **filters)
-    ask(broker, "bulk", id="sweep", **filters)  # asks how far it is
+    ask(broker, "bulk", id="sweep", **filters)  # asks for the progress
     broker.wait(0.1)
     assert acts(broker) == [("purge", "anna", None, "default", None)]
     assert caused(broker, "cancelled") == [(job_id, "purge", "anna") for job_id in ids]
 
 
 def test_what_is_dropped_by_a_filter_has_an_event_of_its_own(broker: Broker) -> None:
-    """Nothing else would tell what became of it."""
+    """Dropped jobs have no other event."""
     ids = failed(broker, 2)
     ask(broker, "bulk", id="s", action="drop", task="shop.add", actor="anna")
     broker.wait(0.1)
@@ -107,7 +107,7 @@ def test_what_is_dropped_by_a_filter_has_an_event_of_its_own(broker: Broker) -> 
 def test_after_a_restart_the_rest_of_a_filter_has_no_actor(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The act itself is known: it was committed with its record."""
+    """The event of the operation itself exists: it was committed with its record."""
     [job_id] = submit(broker, 1)
     monkeypatch.setattr(broker.core.bulk, "run", lambda: None)
     ask(broker, "bulk", id="s", action="cancel", queue="default", actor="anna")
@@ -118,7 +118,7 @@ def test_after_a_restart_the_rest_of_a_filter_has_no_actor(
 
 
 def test_a_job_that_nobody_cancelled_by_name_has_no_event_more(broker: Broker) -> None:
-    """A program without a key, that says no actor, is no news beside the end of its job."""
+    """Without a key and an actor, an event would add nothing to that of the job's end."""
     [job_id] = submit(broker, 1)
     ask(broker, "cancel", ids=[job_id])
     assert acts(broker) == []
@@ -126,7 +126,7 @@ def test_a_job_that_nobody_cancelled_by_name_has_no_event_more(broker: Broker) -
 
 
 def test_changes_of_schedules_are_acts(broker: Broker) -> None:
-    """Only those that were stored."""
+    """Only stored changes have events."""
     rows = [[list(schedule_row(name)), None] for name in ("a", "b")]
     broker.call("schedules.save", rows=rows, actor="anna")
     again = [[list(schedule_row("a")), 7], [list(schedule_row("b", 1)), 1]]
@@ -140,7 +140,7 @@ def test_changes_of_schedules_are_acts(broker: Broker) -> None:
 
 
 def test_a_schedule_that_is_run_by_hand_names_its_job(broker: Broker) -> None:
-    """A job that is not known is refused."""
+    """An unknown job is refused."""
     job_id, _ = broker.submit(headers="task:shop.add,schedule-id:nightly")
     broker.call("schedules.ran", name="nightly", id=job_id, actor="anna")
     assert acts(broker) == [("run", "anna", job_id, "default", "nightly")]
@@ -180,7 +180,7 @@ def call_as(broker: Broker, access: AccessControl, user: str, name: str, **argum
     ("named", "expected"), [("anna@host", "anna@host"), ("", "root")], ids=["named", "not named"]
 )
 def test_an_admin_key_may_say_who_acts(broker: Broker, named: str, expected: str) -> None:
-    """Its own name counts where it does not."""
+    """Without an actor in the call, the name of the key counts."""
     [job_id] = submit(broker, 1)
     access = AccessControl(broker.core, {"R": ROOT}, rate=0.0)
     call_as(broker, access, "R", "cancel", ids=[job_id], actor=named)
@@ -202,7 +202,7 @@ def test_what_another_key_says_of_itself_is_ignored(broker: Broker) -> None:
 
 
 def test_a_machine_without_a_key_is_nobody(broker: Broker) -> None:
-    """Where there are no keys, another machine may cancel a job and say no name."""
+    """Without keys another machine may cancel a job, but its actor is not believed."""
     [job_id] = submit(broker, 1)
     access = AccessControl(broker.core, None, rate=0.0)
     call_as(broker, access, "10.0.0.7", "cancel", ids=[job_id], actor="root")

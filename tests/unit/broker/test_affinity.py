@@ -1,4 +1,4 @@
-"""Keys in the broker: jobs of a key meet the same worker, and none waits for ever."""
+"""Keys in the broker: jobs with a key go to the same worker, and no key waits for ever."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def holders(broker, *names):
 
 
 def answer_all(broker, name):
-    """Answer what a worker was sent, and what it is sent for that."""
+    """Answer all chunks that a worker was sent, and those that it is sent for the answers."""
     remaining = chunks(broker.took(name.encode()))
     while remaining:
         chunk, index = remaining.pop()
@@ -64,7 +64,7 @@ def test_jobs_of_one_key_go_to_one_worker(broker):
 
 
 def test_a_backlog_is_dealt_by_key(broker):
-    """Jobs that came before the workers."""
+    """The jobs arrived before the workers."""
     ids = {submit(broker, f"tenant-{n % 8}"): n % 8 for n in range(40)}
     join(broker, "a", "b", "c", window=0)
     for name in "abc":
@@ -89,7 +89,7 @@ def test_a_key_goes_to_another_worker_when_its_own_is_full_for_a_while(broker):
 
 
 def test_a_worker_with_more_than_its_share_passes_its_keys_on_at_once(broker):
-    """Also where others have looked already and found nothing for themselves."""
+    """Even if other workers were tried already and got no job."""
     for _ in range(40):
         submit(broker, "k")
     join(broker, "a", "b", "c", "d", window=0)
@@ -112,7 +112,7 @@ def test_a_job_without_a_key_waits_for_no_worker(broker):
 
 
 def test_a_key_does_not_wait_for_a_worker_that_cannot_run_its_task(broker):
-    """It is not asked: neither where it knows other tasks, nor where it serves other queues."""
+    """A worker that knows other tasks, or serves other queues, is not a candidate."""
     join(broker, "a", tasks=("shop.other",))
     join(broker, "b", queues='[[10, "other"]]')
     join(broker, "c")
@@ -133,7 +133,7 @@ def test_keys_of_a_worker_that_died_go_to_others(broker):
 
 
 def test_a_refused_key_goes_to_a_worker_that_did_not_refuse(broker):
-    """A worker that says it knows every task, and does not."""
+    """The refusing worker announces every task, but does not know this one."""
     join(broker, "a", "b")
     job_id = submit(broker, "k")
     owner = holders(broker, "a", "b")[job_id]
@@ -145,7 +145,7 @@ def test_a_refused_key_goes_to_a_worker_that_did_not_refuse(broker):
 
 
 def test_a_task_that_no_worker_knows_fails_as_ever(broker):
-    """Looking again and again does not keep its job from being put aside."""
+    """Repeated scans do not keep its job from becoming unroutable."""
     join(broker, "a", "b", tasks=("shop.other",))
     job_id = submit(broker, "k")
     broker.wait(10.0)
@@ -159,7 +159,7 @@ def test_a_task_that_no_worker_knows_fails_as_ever(broker):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_comes_and_goes_every_job_ends(broker, seed):
-    """Keys, jobs without one, workers of all sizes that come and go, answers in any order."""
+    """Jobs with and without keys, workers that connect and leave, answers in any order."""
     random = Random(seed)
     ids, names, number = [], set(), 0
     for _ in range(300):
@@ -175,7 +175,7 @@ def test_whatever_comes_and_goes_every_job_ends(broker, seed):
             removed = random.choice(sorted(names))
             names.remove(removed)
             session = broker.core.state.sessions[removed]
-            broker.core.sessions.end(session, silent=True)  # cut off; it proves nothing
+            broker.core.sessions.end(session, silent=True)  # cut off: no death counts
             broker.tick()
         elif what < 0.9 and names:
             answer_held(broker, random.choice(sorted(names)), random)
@@ -191,7 +191,7 @@ def test_whatever_comes_and_goes_every_job_ends(broker, seed):
 
 
 def live_on(broker, names, seconds):
-    """Let time pass, in which workers show that they live."""
+    """Let time pass while workers send HEARTBEATs."""
     for name in sorted(names):
         broker.put(name.encode(), Heartbeat(broker.new_id(), "1.0"))
     broker.wait(seconds)

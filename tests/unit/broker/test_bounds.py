@@ -1,4 +1,4 @@
-"""Bounds of the broker's core: each refuses what comes from outside, and says so."""
+"""Limits of the broker's core: each refuses external input with an error."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ LONG = "x" * 256
 def test_what_is_too_long_is_refused_as_too_large(
     make: Callable[..., Broker], message: Any
 ) -> None:
-    """Frames, ids, names and headers are bounded."""
+    """Frames, ids, names and headers are limited."""
     assert code_of(make(max_frame=2000, max_inform=3000).tell(b"c", message)) == "too-large"
 
 
@@ -139,7 +139,7 @@ def test_waits_of_one_peer_are_bounded(make: Callable[..., Broker]) -> None:
 
 
 def test_a_get_with_the_id_of_an_earlier_one_takes_its_place(broker: Broker) -> None:
-    """What the earlier one waited for is forgotten, and its room is free again."""
+    """The ids of the earlier call are forgotten, and no longer count."""
     first, second = broker.submit()[0], broker.submit()[0]
     for job_id in (first, second):
         broker.tell(b"c", Call("1", "get", pack({"ids": [job_id]})))
@@ -155,7 +155,7 @@ def test_subscriptions_of_one_peer_are_bounded(make: Callable[..., Broker]) -> N
 
 
 def test_owed_replies_are_bounded(make: Callable[..., Broker]) -> None:
-    """For further ones there is none, and it is counted."""
+    """More jobs get no REPLY, and are counted."""
     broker = make(max_replies=1)
     for _ in range(2):
         broker.submit(headers="reply-requested")
@@ -182,7 +182,7 @@ def test_a_refused_job_is_owed_no_reply(broker: Broker) -> None:
 def test_a_peer_with_too_many_bad_messages_is_logged_once(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Counted, logged once per peer at warning."""
+    """All are counted; the first one per peer is logged as a warning."""
     with caplog.at_level(logging.DEBUG, "eventmq.broker"):
         for n in range(5):
             broker.tell(b"eventmq1:one", Heartbeat(str(n), "1"))
@@ -202,7 +202,7 @@ def inform(broker: Broker, session: str, role: str = "worker") -> list[Any]:
 def test_a_connection_that_informs_as_another_gives_back_what_it_held(
     broker: Broker, session: str, role: str
 ) -> None:
-    """One connection is one session: the one before is over."""
+    """A connection has one session: the former one ends."""
     broker.submit()
     broker.worker(b"w", "one")
     inform(broker, session, role)
@@ -216,7 +216,7 @@ def test_a_connection_that_informs_as_another_gives_back_what_it_held(
 
 
 def test_no_peer_can_take_the_session_of_a_legacy_worker(broker: Broker) -> None:
-    """Their ids are the broker's own."""
+    """The broker makes the ids of these sessions."""
     broker.tell(b"p", Inform("1", "", "worker"))
     broker.tell(b"p", Ready("2"))
     [known] = broker.call("workers")
@@ -236,7 +236,7 @@ def test_a_reply_of_a_worker_of_ours_names_its_chunk(broker: Broker, outcome: st
 @pytest.mark.parametrize("field", ["started", "run_time", "countdown"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e12])
 def test_times_of_outcomes_are_times(broker: Broker, field: str, value: float) -> None:
-    """What is no time would stop the store, or never come due."""
+    """Other values would stop the store, or never become due."""
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     rows = [row(kind=OutcomeKind.RETRY, **{field: value})]
@@ -252,7 +252,7 @@ def test_a_cursor_that_no_answer_had_begins_at_the_beginning(broker: Broker, cur
 
 
 def test_a_peer_that_left_is_a_stranger(broker: Broker) -> None:
-    """KBAI cleans up all references."""
+    """KBAI removes all references to the peer."""
     inform(broker, "one", "client")
     broker.tell(b"w", Kbai("2"))
     assert broker.tell(b"w", Heartbeat("3", "1")) == []

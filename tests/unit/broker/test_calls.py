@@ -1,4 +1,4 @@
-"""What the broker says of jobs, queues and workers to those who ask."""
+"""Calls: what the broker reports about jobs, queues and workers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_argument_of_info_is_a_bool(broker: Broker) -> None:
 def test_a_worker_is_shown_with_its_pool_its_slots_its_version_and_what_it_runs(
     broker: Broker,
 ) -> None:
-    """The next job of each chunk, the oldest first: it runs, or is the next to run."""
+    """The next job of each chunk, the oldest chunk first: it runs, or runs next."""
     ids = [broker.submit()[0] for _ in range(2)]
     about = Features(session="w", name="w", pool="threads", slots=8, version="1.0")
     broker.tell(b"w", Inform("i", '[[10, "default"]]', "worker", about.format()))
@@ -77,7 +77,7 @@ def test_a_worker_is_shown_with_its_pool_its_slots_its_version_and_what_it_runs(
 
 
 def test_a_worker_that_announces_nothing_is_shown_all_the_same(broker: Broker) -> None:
-    """One of an earlier version, and a legacy one."""
+    """A worker of an earlier version, and a legacy worker."""
     broker.worker(b"w", "one")
     broker.tell(b"p", Inform("1", "", "worker"))
     for number in range(2):

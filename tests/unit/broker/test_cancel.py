@@ -1,4 +1,4 @@
-"""Cancelling jobs by id: it is over at once, wherever the job is, and stays so."""
+"""Cancelling jobs by id: a job ends at once, wherever it is, and stays ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def states(broker: Broker, *ids: str) -> list[str]:
 
 
 def test_a_waiting_job_ends_at_once_and_never_runs(broker: Broker) -> None:
-    """It is out of the window and out of the store."""
+    """It is removed from the window and from the store."""
     first, _ = broker.submit()
     second, _ = broker.submit()
     assert cancel(broker, first) == [[first, "cancelled", "queued"]]
@@ -72,7 +72,7 @@ def test_who_waits_is_told_at_once_with_the_reason(broker: Broker) -> None:
 
 
 def test_the_reason_is_there_later_too(broker: Broker) -> None:
-    """For whoever asks why it never ran."""
+    """It explains later why the job never ran."""
     job_id, _ = broker.submit()
     cancel(broker, job_id, reason="out of stock")
     broker.crash()
@@ -82,7 +82,7 @@ def test_the_reason_is_there_later_too(broker: Broker) -> None:
 def test_a_reason_cannot_forge_a_line_of_the_log(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It comes from whoever cancels, and is cut."""
+    """The caller chooses the reason; it is escaped and cut."""
     job_id, _ = broker.submit()
     with caplog.at_level(logging.INFO, "eventmq.broker"):
         cancel(broker, job_id, reason="no\nERROR the disk burns" + "x" * 1000)
@@ -103,7 +103,7 @@ def test_a_legacy_client_is_told_the_state(broker: Broker) -> None:
 
 
 def test_cancelling_twice_is_harmless(broker: Broker) -> None:
-    """A client may resend what was not answered."""
+    """A client may repeat an unanswered call."""
     job_id, _ = broker.submit()
     cancel(broker, job_id)
     assert cancel(broker, job_id) == [[job_id, "cancelled", "cancelled"]]
@@ -123,7 +123,7 @@ def test_an_ended_job_keeps_its_end_and_an_unknown_one_has_none(broker: Broker) 
 
 
 def test_a_cancelled_job_stays_cancelled_over_a_crash(broker: Broker) -> None:
-    """Nothing of it leaves before it is on disk; then it is for ever."""
+    """No answer is sent before the cancel is on disk."""
     first, _ = broker.submit()
     second, _ = broker.submit()
     cancel(broker, first)
@@ -169,7 +169,7 @@ def test_the_worker_of_a_running_job_is_told_to_stop_it(broker: Broker) -> None:
 
 
 def test_a_late_answer_is_acknowledged_counted_and_changes_nothing(broker: Broker) -> None:
-    """The lease is fenced, whatever the worker says: success, failure, once more."""
+    """The lease is fenced for every outcome: success, failure and retry."""
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     cancel(broker, job_id)
@@ -182,7 +182,7 @@ def test_a_late_answer_is_acknowledged_counted_and_changes_nothing(broker: Broke
 
 
 def test_a_chunk_whose_only_job_is_cancelled_is_closed(broker: Broker) -> None:
-    """In memory and on disk."""
+    """In memory and in the store."""
     job_id, _ = broker.submit()
     broker.worker()
     cancel(broker, job_id)
@@ -192,7 +192,7 @@ def test_a_chunk_whose_only_job_is_cancelled_is_closed(broker: Broker) -> None:
 
 
 def test_the_other_jobs_of_its_chunk_go_on(broker: Broker) -> None:
-    """Only its position is over; the chunk closes when the others are answered."""
+    """Only its position ends; the chunk closes when the other jobs are answered."""
     broker.core.state.run_times["shop.add"] = 1e-6
     ids = [broker.new_id() for _ in range(3)]
     broker.submit_batch(ids)
@@ -222,7 +222,7 @@ def test_after_a_crash_the_chunk_is_held_without_the_cancelled_job(broker: Broke
 
 
 def test_a_session_that_was_away_is_told_when_it_is_back(broker: Broker) -> None:
-    """Also by a broker that was restarted while it was away."""
+    """Also if the broker was restarted meanwhile."""
     broker.core.state.run_times["shop.add"] = 1e-6
     ids = [broker.new_id() for _ in range(2)]
     broker.submit_batch(ids)
@@ -252,7 +252,7 @@ def test_a_lost_session_does_not_bring_a_cancelled_job_back(broker: Broker) -> N
 def test_an_answer_and_a_cancel_in_one_turn_agree_on_one_end(
     broker: Broker, kind: OutcomeKind, first: str
 ) -> None:
-    """What was read first wins, and the counts are right either way."""
+    """The message that was read first wins, and the counts are right in both cases."""
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     call = Call("7", "cancel", pack({"ids": [job_id]}))
@@ -274,7 +274,7 @@ def test_an_answer_and_a_cancel_in_one_turn_agree_on_one_end(
 def test_a_job_that_is_submitted_and_cancelled_in_one_turn_is_not_handed_out(
     broker: Broker,
 ) -> None:
-    """Although a worker waits for it: it was leased in the same commit."""
+    """Although a worker waits: the job was leased in the same commit."""
     broker.worker()
     job_id = broker.new_id()
     broker.put(b"c", Request(job_id, "default", "task:shop.add,content-type:msgpack", b"x"))
@@ -291,7 +291,7 @@ def test_a_job_that_is_submitted_and_cancelled_in_one_turn_is_not_handed_out(
 
 
 def commit_and_die(broker: Broker) -> None:
-    """End a turn with its commit, and nothing after it."""
+    """End a tick with its commit, and do nothing after it."""
     broker.core.decide(broker.clock.now())
     entries, _ = broker.core.take_batch()
     assert entries
@@ -301,7 +301,7 @@ def commit_and_die(broker: Broker) -> None:
 
 @pytest.mark.parametrize("leased", [True, False])
 def test_a_broker_killed_right_after_the_commit_has_cancelled(broker: Broker, leased: bool) -> None:
-    """The caller asks again and hears so; the worker's answer changes nothing."""
+    """The repeated call returns the cancelled state; the worker's answer changes nothing."""
     job_id, _ = broker.submit()
     if leased:
         broker.worker()
@@ -318,7 +318,7 @@ def test_a_broker_killed_right_after_the_commit_has_cancelled(broker: Broker, le
 
 
 def test_a_broker_killed_right_before_the_commit_has_not(broker: Broker) -> None:
-    """The caller asks again, and then it is done."""
+    """The repeated call cancels the job."""
     job_id, _ = broker.submit()
     broker.put(b"boss", Call("7", "cancel", pack({"ids": [job_id]})))
     broker.core.decide(broker.clock.now())
@@ -344,7 +344,7 @@ def legacy_job(broker: Broker) -> str:
 
 @pytest.mark.parametrize("names_it", [True, False])
 def test_a_legacy_worker_is_only_fenced(broker: Broker, names_it: bool) -> None:
-    """It cannot be told; its late answer changes nothing, not even of its next job."""
+    """It cannot be notified; its late answer changes nothing, not even its next job."""
     legacy_worker(broker)
     job_id = legacy_job(broker)
     cancel(broker, job_id)
@@ -361,7 +361,7 @@ def test_a_legacy_worker_is_only_fenced(broker: Broker, names_it: bool) -> None:
 
 
 def test_a_legacy_worker_that_never_answers_gets_its_next_job(broker: Broker) -> None:
-    """When its slots are free the cancelled job's lease is over."""
+    """When its slots are free, the lease of the cancelled job ends."""
     legacy_worker(broker)
     broker.wait(6.0)  # until its READYs do not count its slots any more
     job_id = legacy_job(broker)
@@ -396,7 +396,7 @@ def test_bad_arguments_are_refused(broker: Broker, arguments: Any) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_a_worker_is_told_of_a_cancel_after_a_restart(broker: Broker, jobs: int) -> None:
-    """The broker was killed between the commit of the cancel and the sending of CANCEL."""
+    """The broker was killed after the commit of the cancel and before it sent CANCEL."""
     broker.core.state.run_times["shop.add"] = 1e-6
     ids = [broker.submit()[0] for _ in range(jobs)]
     [(chunk, index)] = chunks(broker.worker())
@@ -414,7 +414,7 @@ def test_a_worker_is_told_of_a_cancel_after_a_restart(broker: Broker, jobs: int)
 
 
 def test_a_worker_is_told_nothing_of_what_it_has_answered(broker: Broker) -> None:
-    """Its chunk is open for the others, and it may still wait for an ACK."""
+    """Its chunk is open for the other jobs, and it may still wait for an ACK."""
     broker.core.state.run_times["shop.add"] = 1e-6
     for _ in range(3):
         broker.submit()

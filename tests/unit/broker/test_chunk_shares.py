@@ -1,4 +1,4 @@
-"""Chunks of a worker that serves several queues: none is passed over for long, none loses out."""
+"""Chunks of a worker that serves several queues: each queue gets its share of jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUES = '[[30, "a"], [10, "b"]]'
 
 
 class Recorder(WeightedFair):
-    """Records what it is charged."""
+    """A queue order that records its charges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Recorder(WeightedFair):
 def start(
     broker: Broker, jobs: int, queues: Sequence[str] = ("a", "b"), window: int = 1
 ) -> Recorder:
-    """Fill queues with jobs of a measured task, then let a worker in; return its queue order."""
+    """Fill queues with jobs of a measured task, then connect a worker; return its queue order."""
     broker.core.state.run_times["shop.add"] = 0.00001
     order = Recorder()
     broker.core.sessions.new_order = lambda: order
@@ -51,7 +51,7 @@ def sizes(broker: Broker) -> list[tuple[str, int]]:
 
 
 def hand_back(broker: Broker) -> None:
-    """Let the worker do the first job of its only chunk, and hand back the others."""
+    """Let the worker run the first job of its only chunk, and hand back the others."""
     [(chunk, index)] = chunks(broker.dispatched)
     back = [row(n, OutcomeKind.HANDED_BACK, b"") for n in range(1, len(index.entries))]
     broker.answer(b"worker", chunk, [row(run_time=0.05), *back])
@@ -77,7 +77,7 @@ def test_what_is_handed_back_is_charged_back(broker: Broker) -> None:
 
 
 def test_after_chunks_were_handed_back_those_of_other_queues_are_small() -> None:
-    """Their estimates may be as old."""
+    """The estimates of their run times may be outdated too."""
     session = Session("s", WeightedFair(), weights={"a": 30, "b": 10}, max_chunks=1)
     session.charge("a", 300)
     session.charge("b", 100)
@@ -91,7 +91,7 @@ def test_after_chunks_were_handed_back_those_of_other_queues_are_small() -> None
 
 
 def test_a_weight_below_one_counts_as_one() -> None:
-    """Workers of other makes may send it."""
+    """Other implementations of workers may send one."""
     session = Session("s", WeightedFair(), weights={"a": 0, "b": -3})
     session.charge("a", 4)
     session.charge("b", 4)

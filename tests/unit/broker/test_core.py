@@ -47,7 +47,7 @@ def kinds(messages: object) -> list[str]:
 
 
 def test_a_receipt_comes_after_the_commit_and_only_then(broker: Broker) -> None:
-    """Nothing leaves before it is on disk."""
+    """No receipt is sent before the job is on disk."""
     job_id = broker.new_id()
     broker.put(b"c", Request(job_id, "default", "ack-requested", b"x"))
     broker.core.decide(broker.clock.now())
@@ -61,7 +61,7 @@ def test_a_receipt_comes_after_the_commit_and_only_then(broker: Broker) -> None:
 def test_a_worker_hears_that_its_answer_is_kept_after_the_commit_and_only_then(
     broker: Broker,
 ) -> None:
-    """Till then it keeps the answer, to say it again to a broker that was killed before."""
+    """Until then it keeps the answer, to repeat it if the broker is killed before the commit."""
     broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     answer = Reply(broker.new_id(), encode_outcomes([row()]), chunk.id, chunk.headers)
@@ -118,7 +118,7 @@ def test_jobs_that_are_sent_twice_in_one_tick_are_leased_once(broker: Broker, me
 
 
 def test_a_session_that_ends_in_a_commit_without_space_ends_later(broker: Broker) -> None:
-    """Its connection informs as another one; its job is queued again, and done by others."""
+    """Its connection informs as another session; its job is requeued and run by others."""
     job_id, _ = broker.submit()
     assert chunks(broker.worker(b"a", "one"))
     features = Features(session="two", name="two").format()
@@ -151,7 +151,7 @@ def test_the_id_of_a_finished_job_is_refused_within_the_dedupe_window(broker: Br
 def test_jobs_that_come_one_by_one_are_dealt_to_all_idle_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that found nothing to take beside a rival is offered what comes next."""
+    """A worker that got no job beside another one is offered the next jobs."""
     monkeypatch.setattr(broker_harness, "FirstWorker", LeastRecentlyUsed)
     broker = Broker(tmp_path)
     for name in ("a", "b"):
@@ -177,7 +177,7 @@ def test_a_batch_is_one_receipt_with_exceptions_by_index(tmp_path: Path) -> None
 
 
 def test_a_full_queue_refuses_with_an_error(tmp_path: Path) -> None:
-    """Bounds refuse what comes from outside, and say so."""
+    """Limits refuse external input with an error."""
     broker = Broker(tmp_path, Limits(max_queue_length=2))
     broker.submit()
     broker.submit()
@@ -202,7 +202,7 @@ def test_a_full_queue_refuses_with_an_error(tmp_path: Path) -> None:
 def test_jobs_of_one_batch_fill_a_queue_together(
     tmp_path: Path, first: int, headers: tuple[str, str]
 ) -> None:
-    """However many kinds of headers they have: the second kind has no room beside the first."""
+    """Whatever their headers: the jobs of all templates count together."""
     broker = Broker(tmp_path, Limits(max_queue_length=2 + first))
     for _ in range(first):
         broker.submit()
@@ -236,7 +236,7 @@ def test_jobs_that_are_refused_take_no_room_from_others_of_the_batch(tmp_path: P
 
 @pytest.mark.parametrize("headers", [TASK, f"{TASK},countdown:9", f"{TASK},limit-rate:9/s"])
 def test_messages_of_one_tick_fill_a_queue_together(tmp_path: Path, headers: str) -> None:
-    """Each is refused or not before any of them is on disk."""
+    """Each is accepted or refused before any of them is on disk."""
     broker = Broker(tmp_path, Limits(max_queue_length=2))
     for _ in range(3):
         broker.put(b"client", Request(broker.new_id(), "default", f"{headers},ack-requested", b"x"))
@@ -259,14 +259,14 @@ def test_a_body_over_the_limit_is_refused(tmp_path: Path) -> None:
 
 # A tick
 
-#: The modules of the broker that a job meets on its way, where nothing else is going on.
+#: The modules of the broker that handle a job if nothing else happens.
 ON_THE_WAY = {
     "admission", "core", "dispatch", "outcomes", "peers", "queues", "state", "waiters",
 }  # fmt: skip
 
 
 def test_a_job_meets_only_the_parts_that_have_something_to_do(broker: Broker) -> None:
-    """No graph, no stream, no suspect, nothing delayed or limited: no function runs there."""
+    """Without graphs, streams, suspects, delays and limits none of their functions is called."""
     folder = Path(sys.modules[type(broker.core).__module__].__file__ or "").parent
     met: set[str] = set()
 
@@ -325,7 +325,7 @@ def test_a_job_that_waits_rises(broker: Broker, waited: float, *, urgent_first: 
 
 
 def test_a_result_reaches_who_waits(broker: Broker) -> None:
-    """The REPLY of the worker is acknowledged, the result forwarded."""
+    """The REPLY of the worker is acknowledged, and the result is forwarded."""
     job_id, _ = broker.submit()
     call = Call(broker.new_id(), "get", pack({"ids": [job_id]}))
     assert broker.tell(b"client", call) == []
@@ -353,7 +353,7 @@ def test_a_get_after_the_end_is_answered_at_once(broker: Broker) -> None:
 
 
 def test_a_reply_for_a_lease_that_is_gone_changes_nothing(broker: Broker) -> None:
-    """It is acknowledged, counted and changes nothing."""
+    """It is acknowledged and counted."""
     broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     broker.answer(b"worker", chunk, [row()])
@@ -366,7 +366,7 @@ def test_a_reply_for_a_lease_that_is_gone_changes_nothing(broker: Broker) -> Non
 def test_a_reply_of_a_revoked_session_changes_nothing_of_the_job_that_another_has(
     broker: Broker,
 ) -> None:
-    """Leases are fenced by delivery: the one who has the job now says how it ends."""
+    """Leases are fenced by delivery: only the session that holds the job can end it."""
     job_id, _ = broker.submit()
     [(old, _)] = chunks(broker.worker(b"w1", "one"))
     broker.wait(broker.limits.heartbeat_timeout + 1)
@@ -422,7 +422,7 @@ def test_a_failed_job_is_kept_with_its_error(broker: Broker) -> None:
 
 
 def test_a_job_says_when_its_worker_got_it(broker: Broker) -> None:
-    """While that one has it: before and after, no worker has."""
+    """Only while a worker has it."""
     job_id, _ = broker.submit()
     assert broker.call("info", id=job_id)["leased"] == 0.0
     [(chunk, _)] = chunks(broker.worker())
@@ -453,7 +453,7 @@ def test_the_third_death_fails_the_job_as_suspected_killer(
 
 
 def test_a_suspected_killer_says_how_its_last_process_died(broker: Broker) -> None:
-    """Signal and memory, as the worker told them."""
+    """With signal and memory, as the worker reported them."""
     job_id, _ = broker.submit()
     messages = broker.worker()
     for signal in ("SIGBUS", "SIGBUS", "SIGSEGV"):
@@ -527,7 +527,7 @@ def test_inform_is_answered_by_ack_and_a_heartbeat(broker: Broker) -> None:
 
 
 def test_features_are_answered_with_ours(broker: Broker) -> None:
-    """ACK: broker epoch, store id, max-frame."""
+    """ACK has broker epoch, store id and max-frame."""
     ack = broker.tell(b"w", Inform("1", "", "client", Features(session="s").format()))[0]
     assert isinstance(ack, Ack)
     assert ack.extra is not None
@@ -584,7 +584,7 @@ def test_a_chunk_that_was_received_but_is_not_held_is_queued_again(broker: Broke
 
 
 def test_a_chunk_above_received_is_sent_again_under_its_number(broker: Broker) -> None:
-    """One above n after an interval is resent under its number."""
+    """After an interval it is sent again with its number."""
     broker.submit()
     [(first, _)] = chunks(broker.worker())
     assert chunks(broker.ready(b"worker", 1)) == []
@@ -625,7 +625,7 @@ def test_after_a_restart_jobs_of_a_session_that_stays_away_are_dispatched(broker
 def test_after_a_restart_chunk_numbers_go_on_above_what_the_worker_received(
     broker: Broker,
 ) -> None:
-    """A manager ignores a number that it has seen."""
+    """A manager ignores numbers that it has received already."""
     broker.submit()
     broker.crash()
     [(chunk, _)] = chunks(broker.worker(received=7))
@@ -633,7 +633,7 @@ def test_after_a_restart_chunk_numbers_go_on_above_what_the_worker_received(
 
 
 def test_a_handed_back_job_is_not_recovered_into_its_old_chunk(broker: Broker) -> None:
-    """Its row says the delivery that was given back; it may run elsewhere by then."""
+    """Its row has the delivery that was handed back; it may run elsewhere by then."""
     broker.submit()
     [(first, _)] = chunks(broker.worker())
     ids = [broker.new_id(), broker.new_id()]
@@ -648,7 +648,7 @@ def test_a_handed_back_job_is_not_recovered_into_its_old_chunk(broker: Broker) -
 
 
 def test_a_window_full_of_expired_jobs_is_worked_off(broker: Broker) -> None:
-    """However many they are."""
+    """Whatever their number."""
     expiry = broker.clock.now() + 5
     ids = [broker.submit(headers=f"expires:{expiry}")[0] for _ in range(1200)]
     broker.clock.time += 6
@@ -657,7 +657,7 @@ def test_a_window_full_of_expired_jobs_is_worked_off(broker: Broker) -> None:
 
 
 def test_a_revoked_session_that_returns_is_told_to_drop_what_it_holds(broker: Broker) -> None:
-    """It gets CANCEL for those deliveries, once; its late answers change nothing."""
+    """It gets CANCEL for these deliveries, once; its late answers change nothing."""
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker(b"w1", "one"))
     broker.wait(broker.limits.heartbeat_timeout + 1)
@@ -670,7 +670,7 @@ def test_a_revoked_session_that_returns_is_told_to_drop_what_it_holds(broker: Br
 
 
 def test_a_stopped_broker_loses_no_peer_for_its_own_silence(broker: Broker) -> None:
-    """A turn longer than a heartbeat interval extends every lease by its length."""
+    """A tick longer than a heartbeat interval extends every lease by its length."""
     broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     broker.clock.time += 60
@@ -690,7 +690,7 @@ def test_a_stopped_broker_loses_no_peer_for_its_own_silence(broker: Broker) -> N
 def test_a_stranger_of_ours_is_told_to_inform_again(
     broker: Broker, identity: bytes, messages: list[Any]
 ) -> None:
-    """It is known by its routing id, or by a frame that the published document does not have."""
+    """Its routing id shows what it is, or a frame that only peers with FEATURES send."""
     for message in messages:
         [error] = broker.tell(identity, message)
         assert isinstance(error, Error)
@@ -734,7 +734,7 @@ def test_a_job_that_no_worker_knows_fails_after_the_grace_and_stops_no_other(
 
 
 def test_jobs_wait_for_ever_while_no_worker_serves_the_queue(broker: Broker) -> None:
-    """A queue without workers is no unknown task."""
+    """A queue without workers has no unknown tasks."""
     job_id, _ = broker.submit()
     broker.wait(400.0)
     assert broker.call("state", ids=[job_id]) == [[job_id, "queued"]]
@@ -793,7 +793,7 @@ def test_a_legacy_lease_ends_after_the_timeout_and_thirty_seconds(broker: Broker
 
 
 def test_a_legacy_worker_whose_slots_are_all_free_again_lost_its_job(broker: Broker) -> None:
-    """What it has not answered when all its slots are free died with a child."""
+    """An unanswered job died with its process if all slots of the worker are free."""
     broker.tell(b"c", Request(broker.new_id(), "default", "", b'["run", {}]'))
     broker.tell(b"w", Inform("1", "", "worker"))
     broker.tell(b"w", Ready("2"))
@@ -917,7 +917,7 @@ def test_a_bad_message_is_counted_and_answered(
 
 
 def test_a_commit_that_fails_for_space_changes_nothing_in_memory(broker: Broker) -> None:
-    """A failed commit changes nothing: no receipt, and everything can be said again."""
+    """No receipt is sent, and all messages can be repeated."""
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     store = broker.store
@@ -947,7 +947,7 @@ def test_typed_headers_reach_the_worker_unchanged(broker: Broker) -> None:
 
 
 def test_a_job_comes_back_into_an_emptied_window(broker: Broker) -> None:
-    """A retry without delay is read from the store again, as another record of the same job."""
+    """A retry without delay is read from the store, as another record of the same job."""
     broker.submit(headers="retry-count:1")
     [(chunk, _)] = chunks(broker.worker())
     again = broker.answer(b"worker", chunk, [row(kind=OutcomeKind.RETRY)])
@@ -956,7 +956,7 @@ def test_a_job_comes_back_into_an_emptied_window(broker: Broker) -> None:
 
 
 def test_a_chunk_leaves_before_the_receipt_of_its_jobs(broker: Broker) -> None:
-    """Both wait for the same commit; the way through the worker is the longer one."""
+    """Both wait for the same commit, but the way through the worker is longer."""
     broker.worker()
     broker.put(b"client", Request(broker.new_id(), "default", f"{TASK},ack-requested", b"x"))
     broker.core.decide(broker.clock.now())
@@ -969,7 +969,7 @@ def test_a_chunk_leaves_before_the_receipt_of_its_jobs(broker: Broker) -> None:
 
 
 def test_a_worker_is_told_the_brokers_time_where_a_job_expires(broker: Broker) -> None:
-    """Guarded time, by which the broker itself lets jobs expire."""
+    """It is guarded wall time, by which the broker itself lets jobs expire."""
     now = broker.clock.now()
     broker.submit()
     broker.submit(headers=f"expires:{now + 300:.3f}")

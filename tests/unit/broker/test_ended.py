@@ -1,4 +1,4 @@
-"""The extension ``ended``: the row of a job to whoever asked for it with the REQUEST."""
+"""Extension ``ended``: the row of an ended job for the peer that requested a REPLY."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ends(messages: Sequence[Command]) -> list[tuple[str | None, object]]:
 
 
 def test_the_end_comes_without_a_get_behind_the_receipt(broker: Broker) -> None:
-    """As the row that ``get`` would give."""
+    """It has the row that ``get`` would answer."""
     inform(broker)
     job_id, got = broker.submit(headers="reply-requested")
     assert [(type(m), m.acked, m.extra) for m in got if isinstance(m, Ack)] == [(Ack, job_id, None)]
@@ -59,7 +59,7 @@ def test_a_failed_job_ends_with_its_error(broker: Broker) -> None:
 
 
 def test_a_result_that_is_not_kept_is_not_sent(broker: Broker) -> None:
-    """Nobody gets more than ``get`` would give."""
+    """The REPLY has no more than ``get`` would answer."""
     inform(broker)
     job_id, _ = broker.submit(headers="reply-requested,ignore-result")
     [(chunk, _)] = chunks(broker.worker())
@@ -90,7 +90,7 @@ def test_a_repeated_request_of_a_job_that_has_ended_gets_its_end(broker: Broker)
 def submit_late_ack(
     broker: Broker, job_id: str = "", client: bytes = b"client"
 ) -> tuple[str, list[Command]]:
-    """Submit a job whose receipt may come late; return its id and what came."""
+    """Submit a job whose receipt may be late; return its id and the answers."""
     job_id = job_id or broker.new_id()
     got = broker.tell(client, Request(job_id, "default", f"{TASK},late-ack", b"x"))
     return job_id, list(got)
@@ -116,7 +116,7 @@ def test_the_end_is_the_receipt_where_it_comes_within_a_second(broker: Broker) -
 
 
 def test_a_receipt_comes_a_second_after_the_commit_and_the_end_behind_it(broker: Broker) -> None:
-    """So that a client knows whether the broker is there, or the job takes long."""
+    """It shows the client that the broker works and the job takes long."""
     inform(broker)
     job_id, _ = submit_late_ack(broker)
     broker.wait(LATE_RECEIPT - 0.1)
@@ -132,7 +132,7 @@ def test_a_receipt_comes_a_second_after_the_commit_and_the_end_behind_it(broker:
 
 
 def test_receipts_are_sent_before_the_broker_goes_away(broker: Broker) -> None:
-    """Whoever waits for one would take the job for lost."""
+    """Otherwise the client would take the job for lost."""
     inform(broker)
     job_id, _ = submit_late_ack(broker)
     broker.core.close(broker.clock.now())
@@ -154,7 +154,7 @@ def test_a_peer_that_reads_no_rows_gets_the_receipt_at_once(broker: Broker, head
 
 
 def test_a_repeated_request_gets_the_receipt_late_again(broker: Broker) -> None:
-    """A client whose connection was lost sends it again."""
+    """A client whose connection was lost repeats its REQUEST."""
     inform(broker)
     job_id, _ = submit_late_ack(broker)
     broker.wait(0.6)
@@ -189,7 +189,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(broker: Broker) -> None:
 
 
 def test_a_repeated_request_of_a_job_whose_outcome_is_gone_is_told_so(broker: Broker) -> None:
-    """As ``get`` would: the broker remembers the id, and no more."""
+    """As with ``get``: the broker still knows the id, but not the outcome."""
     inform(broker)
     job_id, _ = submit_late_ack(broker)
     [(chunk, _)] = chunks(broker.worker())
@@ -210,7 +210,7 @@ def test_a_job_without_guarantee_ends_the_same_way(broker: Broker) -> None:
 
 
 def test_where_no_reply_will_come_the_receipt_says_so(tmp_path: Path) -> None:
-    """The peer asks by ``get`` then; who does not speak it is told nothing new."""
+    """The peer then calls ``get``; a peer without the extension gets a plain receipt."""
     broker = Broker(tmp_path, limits=Limits(max_replies=0))
     inform(broker)
     _, got = broker.submit(headers="reply-requested")

@@ -1,4 +1,4 @@
-"""Arguments and results with the events of a commit: where they are wanted, and only there."""
+"""Arguments and results in the events of a commit: stored only where they are wanted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FREE = "guarantee:False"
 
 @pytest.fixture
 def keen(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that keeps values."""
+    """A broker that stores values."""
     broker = Broker(tmp_path, values=MAX_BYTES)
     yield broker
     broker.close()
@@ -72,7 +72,7 @@ def done(broker: Broker, **outcome: Any) -> None:
 
 
 def test_a_broker_without_a_redactor_keeps_no_values(broker: Broker) -> None:
-    """Not a byte of them."""
+    """It stores no byte of them."""
     broker.worker()
     broker.submit(body=b"secret")
     done(broker, result=b"hidden")
@@ -95,7 +95,7 @@ def test_a_job_has_its_arguments_when_it_comes_and_its_result_when_it_succeeds(
 
 
 def test_what_reads_events_without_a_redactor_shows_none(keen: Broker) -> None:
-    """Neither observers nor a journal that has none."""
+    """Neither observers nor a journal without a redactor."""
     keen.worker()
     keen.submit(body=b"in")
     done(keen, result=b"out")
@@ -128,7 +128,7 @@ def test_a_redactor_is_asked_for_the_values_and_for_nothing_else(keen: Broker) -
 
 
 def test_a_job_that_waits_for_its_time_has_its_arguments_once(keen: Broker) -> None:
-    """When it was admitted, not when it becomes ready."""
+    """In the event of its admission, not when it becomes ready."""
     keen.submit(headers="countdown:5", body=b"in")
     keen.wait(6.0)
     assert kept(keen) == [("delayed", "msgpack", b"in"), ("enqueued", None, None)]
@@ -136,7 +136,7 @@ def test_a_job_that_waits_for_its_time_has_its_arguments_once(keen: Broker) -> N
 
 @pytest.mark.parametrize("kind", [OutcomeKind.FAILED, OutcomeKind.CANCELLED, OutcomeKind.EXPIRED])
 def test_other_ends_have_no_value(keen: Broker, kind: OutcomeKind) -> None:
-    """An error is no result."""
+    """An error is not a result."""
     keen.worker()
     keen.submit()
     done(keen, kind=int(kind), result=b"e")
@@ -151,7 +151,7 @@ def test_a_result_that_a_task_keeps_to_itself_is_none(keen: Broker) -> None:
 
 
 def test_a_duplicate_has_no_arguments(keen: Broker) -> None:
-    """Those of the job that is there already stay its own."""
+    """Only the event of the first job has arguments."""
     job_id, _ = keen.submit(body=b"first")
     for body in (b"second", b"third"):
         keen.put(b"client", Request(job_id, "default", TASK, body))
@@ -174,7 +174,7 @@ def test_a_job_that_takes_the_place_of_another_has_its_own_arguments(
 
 
 def test_the_jobs_of_a_graph_have_the_arguments_that_they_were_given(keen: Broker) -> None:
-    """What they take from each other is the result of the other one."""
+    """Inputs from other jobs are in the events of those as results."""
     submit_graph(keen, Signature("a") | Signature("b"))
     run(keen)
     events = values_of(keen.event_rows())
@@ -184,7 +184,7 @@ def test_the_jobs_of_a_graph_have_the_arguments_that_they_were_given(keen: Broke
 
 
 def test_a_job_without_guarantee_has_its_result_only(keen: Broker) -> None:
-    """It is in no commit before its end."""
+    """Its first event is that of its end."""
     keen.worker()
     keen.submit(headers=FREE, body=b"in")
     done(keen, result=b"out")
@@ -207,7 +207,7 @@ def test_what_a_signature_covers_goes_with_the_arguments(keen: Broker) -> None:
 
 
 def test_a_long_value_is_left_out(keen: Broker) -> None:
-    """With its content type it may have a sixteenth of a row."""
+    """Value and content type together may have a sixteenth of the bytes of a row."""
     keen.submit(body=b"x" * 57)
     keen.submit(body=b"x" * 58)
     assert kept(keen) == [("enqueued", "msgpack", b"x" * 57), ("enqueued", None, None)]
@@ -225,7 +225,7 @@ def batch(keen: Broker, bodies: Sequence[bytes], tasks: Sequence[str] = (TASK,))
 
 @pytest.mark.parametrize("tasks", [(TASK,), (TASK, "task:b,content-type:json", "task:c")])
 def test_a_commit_with_much_in_it_makes_several_rows(keen: Broker, tasks: Sequence[str]) -> None:
-    """Each with a bounded number of bytes; no event is missing, and none has another's value."""
+    """Each with limited bytes; no event is missing, and values stay with their events."""
     bodies = [b"%03d" % n * (n % 19) for n in range(400)]
     ids = batch(keen, bodies, tasks)
     rows = keen.event_rows()
@@ -241,7 +241,7 @@ def test_a_commit_with_much_in_it_makes_several_rows(keen: Broker, tasks: Sequen
 
 
 def test_a_journal_elsewhere_gets_no_answer_longer_than_a_frame(tmp_path: Path) -> None:
-    """With the values of a row that the setting allows for it."""
+    """Even with the values of a row that the setting allows."""
     limits = Limits(max_frame=65_536)
     broker = Broker(tmp_path, limits=limits, values=limits.max_frame // 8)
     bodies = [b"%03d" % n * 150 for n in range(100)]
@@ -293,7 +293,7 @@ def test_both_stores_take_the_option(tmp_path: Path, module: Any) -> None:
 def test_the_setting_decides_and_a_row_fits_a_frame(
     tmp_path: Path, settings: dict[str, Any], max_bytes: int
 ) -> None:
-    """The broker imports nothing: there is no such module."""
+    """The broker does not import the redactor's module, which does not exist here."""
     app = EventMQ("shop", data_dir=str(tmp_path), **settings)
     runner = app.make_broker(binds={})
     assert runner.store.engine._events[2] == max_bytes

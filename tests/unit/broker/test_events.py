@@ -1,4 +1,4 @@
-"""The events of the broker: two for an undisturbed job, one more for everything unusual."""
+"""Events of the broker: two for an undisturbed job, and one more for everything unusual."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eventmq.wire.commands import Call, Heartbeat, Kbai, Request
 from eventmq.wire.results import RemoteError, encode_error
 from tests.support.broker_harness import TASK, Broker, chunks, row
 
-#: Writes that change nothing of a job that its events tell of.
+#: Writes that change nothing that the events of a job describe.
 SILENT = {
     writes.LeaseChunk, writes.CloseChunk, reads.ReadQueued, writes.SaveLimits, reads.FindJobs,
     reads.ListJobs, reads.History, reads.ReadEvents, writes.SealEvents,
@@ -34,12 +34,12 @@ def kinds(broker: Broker, job_id: str) -> list[str]:
 
 
 def test_every_write_makes_events_or_is_known_to_make_none() -> None:
-    """A new one that changes jobs must not be forgotten."""
+    """A new write that changes jobs must not be forgotten."""
     assert set(typing.get_args(Write)) - set(MAKERS) == SILENT
 
 
 def test_an_undisturbed_job_makes_two_events(broker: Broker) -> None:
-    """The second has what happened between: lease, start, delivery, worker."""
+    """The second one has lease, start, delivery and worker."""
     broker.worker(session="host:7")
     job_id, _ = broker.submit(body=b"12345")
     leased = broker.clock.now()
@@ -82,9 +82,9 @@ def test_a_wait_is_of_the_brokers_clock_however_wrong_the_workers_is(broker, wro
 
 
 def test_jobs_of_several_tasks_keep_their_own(broker: Broker) -> None:
-    """Also where they are answered together, some well and some not."""
+    """Also if they are answered together with different outcomes."""
     ids = [broker.submit(headers=f"task:t{n % 2}")[0] for n in range(4)]
-    broker.core.state.run_times = {"t0": 1e-6, "t1": 1e-6}  # so that they go together
+    broker.core.state.run_times = {"t0": 1e-6, "t1": 1e-6}  # so that they are sent together
     [(chunk, index)] = chunks(broker.worker())
     assert [entry.id for entry in index.entries] == ids
     failed = encode_error(RemoteError("builtins.ValueError", "no"))
@@ -135,7 +135,7 @@ def test_a_retry_is_an_event_of_the_attempt_that_failed(broker: Broker) -> None:
 
 
 def test_each_attempt_waits_from_when_it_was_ready(broker: Broker) -> None:
-    """The next one from its time on; what comes back to wait again, from the first time."""
+    """A retry waits from its ready time; a requeued job from its first ready time."""
     broker.worker()
     broker.submit()
     kinds_told = (OutcomeKind.RETRY, OutcomeKind.HANDED_BACK, OutcomeKind.RETRY)
@@ -152,7 +152,7 @@ def test_each_attempt_waits_from_when_it_was_ready(broker: Broker) -> None:
 
 
 def test_a_job_that_expires_before_it_is_ready_says_when_it_would_have_been(broker: Broker) -> None:
-    """Else it waited for a worker, and none came in time."""
+    """A job without this time waited for a worker that did not come in time."""
     expires = broker.clock.now() + 2.0
     due = expires + 1.0
     waited, _ = broker.submit(headers=f"expires:{expires}")
@@ -163,7 +163,7 @@ def test_a_job_that_expires_before_it_is_ready_says_when_it_would_have_been(brok
 
 
 def test_a_job_that_waits_for_another_expires_before_it_is_ready(broker: Broker) -> None:
-    """As one with the unique key of a job that runs."""
+    """Such as one with the unique key of a running job."""
     expires = broker.clock.now() + 2.0
     keyed = "unique:k,unique-mode:keep_last"
     broker.worker()
@@ -176,7 +176,7 @@ def test_a_job_that_waits_for_another_expires_before_it_is_ready(broker: Broker)
 
 
 def test_a_job_that_was_held_waits_from_the_end_of_the_other(broker: Broker) -> None:
-    """Not from its submission: it was not ready."""
+    """Not from its submission, since it was not ready."""
     broker.worker()
     keyed = "unique:k,unique-mode:keep_last"
     broker.submit(headers=keyed)
@@ -247,7 +247,7 @@ def test_a_job_that_is_submitted_twice_is_a_duplicate(broker: Broker) -> None:
 
 
 def test_unique_jobs_replace_and_follow_each_other(broker: Broker) -> None:
-    """One that makes room is cancelled, one that waits for another is delayed."""
+    """A replaced job is cancelled; one that waits for another is delayed."""
     old, _ = broker.submit(headers="unique:k,unique-mode:replace")
     new, _ = broker.submit(headers="unique:k,unique-mode:replace")
     refused, _ = broker.submit(headers="unique:k")
@@ -272,7 +272,7 @@ def test_what_headers_say_a_job_belongs_to_is_in_its_events(broker: Broker) -> N
 
 
 def test_a_failed_commit_makes_no_event(broker: Broker) -> None:
-    """The job, submitted again, makes its one; numbers have no gap."""
+    """The job gets its event when it is submitted again; the numbers have no gap."""
     broker.submit()
     job_id = broker.new_id()
     commit = broker.store.submit
@@ -295,7 +295,7 @@ def test_numbers_go_on_after_a_crash(broker: Broker) -> None:
 
 
 def small_store(broker: Broker, ring: int, cap: int) -> None:
-    """Open the store with other bounds."""
+    """Open the store with other limits."""
     broker.store.close()
     broker.store = SqliteStore(
         broker.path, broker.clock, durability="memory", reserve=0, events_ring=ring, events_cap=cap
@@ -304,7 +304,7 @@ def small_store(broker: Broker, ring: int, cap: int) -> None:
 
 
 def test_without_a_journal_the_oldest_events_make_room(broker: Broker) -> None:
-    """Nobody is told."""
+    """No gap event is needed."""
     small_store(broker, 4000, 8000)
     for _ in range(100):
         broker.submit()
@@ -317,7 +317,7 @@ def test_without_a_journal_the_oldest_events_make_room(broker: Broker) -> None:
 
 
 def test_a_journal_that_stays_away_is_told_what_was_dropped(broker: Broker) -> None:
-    """Each number is there, or in a gap that says so."""
+    """Each number is either stored or in an event of kind gap."""
     small_store(broker, 4000, 8000)
     broker.submit()
     broker.store.submit([writes.SealEvents("j", 1, broker.clock.now(), 30.0)])
@@ -337,7 +337,7 @@ def test_a_journal_that_stays_away_is_told_what_was_dropped(broker: Broker) -> N
 
 
 def test_a_lease_that_lasts_is_noted(broker: Broker) -> None:
-    """After some seconds, and from then on now and then, until it ends."""
+    """After some seconds, and then at intervals until it ends."""
     broker.worker()
     job_id, _ = broker.submit()
     for _ in range(30):
@@ -362,7 +362,7 @@ def test_a_lease_that_lasts_is_recorded_before_what_happens_in_the_same_tick(
 
 
 def test_a_lease_began_when_it_was_given_whatever_broker_hears_of_its_end(broker: Broker) -> None:
-    """Not when a broker that was restarted found it again: the job was started before that."""
+    """Not when a restarted broker recovered it, since the job started before that."""
     broker.worker()
     job_id, _ = broker.submit()
     leased = broker.clock.now()
@@ -378,7 +378,7 @@ def test_a_lease_began_when_it_was_given_whatever_broker_hears_of_its_end(broker
 
 
 def test_a_lease_began_when_it_was_given_though_the_broker_stood_still(broker: Broker) -> None:
-    """Its deadlines move by that, and a chunk that did not arrive is sent again."""
+    """Only its deadlines move, and a chunk that did not arrive is sent again."""
     broker.worker()
     broker.submit()
     leased = broker.clock.now()
@@ -392,7 +392,7 @@ def test_a_lease_began_when_it_was_given_though_the_broker_stood_still(broker: B
 
 
 def test_a_job_without_guarantee_makes_one_event(broker: Broker) -> None:
-    """Its end: it is in no commit before."""
+    """That of its end, since no commit has it before."""
     broker.worker()
     job_id, _ = broker.submit(headers="guarantee:False")
     broker.answer(b"worker", broker.dispatched[0], [row()])
@@ -404,7 +404,7 @@ def test_a_job_without_guarantee_makes_one_event(broker: Broker) -> None:
 
 
 def test_events_may_have_another_id_than_their_store(broker: Broker) -> None:
-    """After a failover that may have lost the last ones; peers know the store by its own."""
+    """After a failover that may have lost the last events; peers still use the id of the store."""
     store_id = broker.core.state.store_id
     assert broker.call("ping")["events_id"] == store_id
     broker.store._db.execute("INSERT INTO meta VALUES ('events_id', 'later')")
@@ -434,7 +434,7 @@ def test_calls_about_events_are_checked(broker: Broker, arguments: dict[str, obj
 
 
 def test_observers_are_told_in_order_and_again_where_they_had_no_room(broker: Broker) -> None:
-    """Of nothing that happened before this run of the broker."""
+    """They get no events from before this run of the broker."""
     broker.submit()
     broker.crash()
     events: list[list[int]] = []
@@ -458,7 +458,7 @@ def test_without_observers_events_are_not_even_read(broker: Broker) -> None:
 
 
 def test_a_huge_commit_makes_several_rows(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fits into a frame; the numbers go on from one to the next."""
+    """Each fits into a frame, and the numbers continue from row to row."""
     monkeypatch.setattr("eventmq.engine.engine.ROW_EVENTS", 4)
     for n in (3, 3, 3):
         ids = [broker.new_id() for _ in range(n)]
@@ -471,7 +471,7 @@ def test_a_huge_commit_makes_several_rows(broker: Broker, monkeypatch: pytest.Mo
 
 
 def test_a_job_replaced_by_another_of_its_batch_comes_before_it_ends(broker: Broker) -> None:
-    """Whoever follows the events ends with the state of the job."""
+    """So a reader of the events gets the final state of the job last."""
     headers = f"{TASK},unique:k,unique-mode:replace"
     ids = [broker.new_id(), broker.new_id()]
     body = encode_batch([("default", headers)], [(i, 0, b"x") for i in ids])

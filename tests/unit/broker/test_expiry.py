@@ -1,4 +1,4 @@
-"""Jobs that wait beyond their expiry end, whether or not a worker asks for them."""
+"""Jobs that wait past their expiry end, whether or not a worker needs jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def counts(broker: Broker) -> tuple[int, int]:
 
 
 def test_a_job_expires_without_any_worker(broker: Broker) -> None:
-    """Who waits for it is told at that time."""
+    """Waiting peers are answered at that time."""
     early, later, never = submit(broker, 5), submit(broker, 50), broker.submit()[0]
     broker.wait(4.0)
     assert state(broker, early) == ["queued"]
@@ -62,7 +62,7 @@ def test_a_paused_queue_does_not_keep_jobs_from_expiring(broker: Broker) -> None
 
 
 def test_a_running_job_does_not_expire(broker: Broker) -> None:
-    """The expiry is about the start."""
+    """The expiry only limits the start."""
     job_id = submit(broker, 5)
     [(chunk, _)] = chunks(broker.worker())
     broker.wait(6.0)
@@ -72,7 +72,7 @@ def test_a_running_job_does_not_expire(broker: Broker) -> None:
 
 
 def test_a_job_that_comes_back_too_late_expires(broker: Broker) -> None:
-    """Its worker died after the expiry; there is no other one."""
+    """Its worker died after the expiry, and there is no other one."""
     job_id = submit(broker, 5)
     broker.worker()
     broker.wait(6.0)
@@ -82,7 +82,7 @@ def test_a_job_that_comes_back_too_late_expires(broker: Broker) -> None:
 
 
 def test_what_expires_is_known_after_a_restart(broker: Broker) -> None:
-    """Both while it was down and later."""
+    """Jobs that expired while the broker was down, and jobs that expire later."""
     soon, later = submit(broker, 5), submit(broker, 60)
     broker.clock.time += 10.0
     broker.crash()
@@ -97,7 +97,7 @@ def test_what_expires_is_known_after_a_restart(broker: Broker) -> None:
 
 
 def test_many_jobs_expire_slice_by_slice(broker: Broker) -> None:
-    """Also those that no window has."""
+    """Also jobs outside of the window."""
     ids = [submit(broker, 5) for _ in range(2 * EXPIRED_AT_ONCE + 10)]
     kept = broker.submit()[0]
     broker.clock.time += 6.0

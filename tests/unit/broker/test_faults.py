@@ -1,4 +1,4 @@
-"""The broker's core when commits fail, clocks jump and peers go: nothing lost, or counted twice."""
+"""The broker's core when commits fail, clocks jump and peers are lost: every job counts once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def turn_without_space(broker: Broker) -> None:
-    """Let a turn end with a commit for which the disk has no space."""
+    """End a tick with a commit that does not fit on the disk."""
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
     assert entries
@@ -41,7 +41,7 @@ def turn_without_space(broker: Broker) -> None:
 
 
 def test_a_session_lost_in_a_failed_commit_is_given_up_again(broker: Broker) -> None:
-    """Its jobs are not stranded: they run elsewhere once there is space."""
+    """Its jobs run elsewhere once there is space."""
     broker.worker(b"w1", "one")
     broker.submit()
     broker.put(b"w1", Kbai("bye"))
@@ -51,7 +51,7 @@ def test_a_session_lost_in_a_failed_commit_is_given_up_again(broker: Broker) -> 
 
 
 def test_a_failed_commit_charges_no_attempt_and_no_death(broker: Broker) -> None:
-    """The worker says it again, and it counts once."""
+    """The worker repeats its REPLY, which then counts once."""
     broker.worker()
     job_id, _ = broker.submit()
     [chunk] = broker.dispatched
@@ -64,7 +64,7 @@ def test_a_failed_commit_charges_no_attempt_and_no_death(broker: Broker) -> None
 
 
 def test_a_question_is_answered_although_its_commit_had_no_space(broker: Broker) -> None:
-    """What only reads needs none."""
+    """Reads need no space."""
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     broker.answer(b"worker", chunk, [row()])
@@ -86,7 +86,7 @@ def test_every_question_is_asked_again_after_a_commit_without_space(
 
 
 def test_the_broker_pauses_dispatch_when_there_is_no_space(broker: Broker) -> None:
-    """It does not spin; it goes on by itself."""
+    """It does not spin, and continues by itself."""
     broker.submit()
     broker.put(b"w", Inform("1", "", "worker", "session:s,chunk"))
     broker.put(b"w", Heartbeat("2", "1", "received:0,window:1,held:"))
@@ -126,7 +126,7 @@ def test_a_broker_that_was_stopped_loses_no_peer_and_spares_none(broker: Broker)
 
 
 def test_an_id_that_only_looks_time_ordered_is_known_after_its_end(broker: Broker) -> None:
-    """One md5 in sixteen does; its time is not believed."""
+    """One of sixteen md5 digests does; the time in it is not believed."""
     digests = (hashlib.md5(str(n).encode()).hexdigest() for n in range(1000))
     job_id = next(digest for digest in digests if digest[12] == "7" and digest > "1")
     broker.submit(job_id)
@@ -150,7 +150,7 @@ def test_an_id_of_a_clock_far_ahead_is_refused_later_too(broker: Broker) -> None
 
 
 def test_heartbeats_go_out_however_much_comes_in(broker: Broker) -> None:
-    """Only the judging waits until everything was read."""
+    """Only the check for silent peers waits until all messages were read."""
     broker.worker()
     for _ in range(20):
         broker.clock.time += 0.5
@@ -160,7 +160,7 @@ def test_heartbeats_go_out_however_much_comes_in(broker: Broker) -> None:
 
 
 def test_a_dead_client_that_is_owed_a_reply_makes_room_for_a_worker(tmp_path: Path) -> None:
-    """Or its job would never end."""
+    """Otherwise its job would never end."""
     broker = Broker(tmp_path, Limits(max_peers=1))
     broker.tell(b"c", Request(broker.new_id(), "default", "reply-requested", b"[]"))
     broker.wait(60.0)
@@ -184,7 +184,7 @@ def test_results_travel_in_messages_within_the_frame_limit(tmp_path: Path) -> No
 
 
 def test_a_full_pipe_is_not_tried_again_before_the_worker_speaks(broker: Broker) -> None:
-    """Else each turn would lease the job and take it back, one commit after the other."""
+    """Otherwise each tick would lease the job and undo the lease in a commit of its own."""
     broker.worker()
     broker.put(b"c", Request(broker.new_id(), "default", TASK, b"x"))
     broker.core.decide(broker.clock.now())
@@ -202,7 +202,7 @@ def test_a_full_pipe_is_not_tried_again_before_the_worker_speaks(broker: Broker)
 
 
 def test_a_full_disk_makes_no_turn_without_end(broker: Broker) -> None:
-    """What is due waits as long as the broker does not write."""
+    """Due writes wait as long as the broker does not write."""
     broker.submit(headers="countdown:1")
     broker.clock.time += 2.0
     turn_without_space(broker)
@@ -211,7 +211,7 @@ def test_a_full_disk_makes_no_turn_without_end(broker: Broker) -> None:
 
 
 def test_a_client_whose_pipe_was_full_asks_again(broker: Broker) -> None:
-    """It has missed an answer, so it is told to inform again."""
+    """It has missed an answer, so it is asked to inform again."""
     features = Features(session="c").format()
     broker.tell(b"c", Inform("1", "", "client", features))
     job_id, _ = broker.submit()
@@ -231,7 +231,7 @@ def test_a_client_whose_pipe_was_full_asks_again(broker: Broker) -> None:
 
 
 def test_what_a_session_of_an_earlier_broker_gives_up_is_missed(broker: Broker) -> None:
-    """It had answered; the machine lost power, and with it the answer that was not synced."""
+    """It had answered, but the machine lost power and with it the unsynced answer."""
     job_id, _ = broker.submit()
     broker.worker()
     broker.crash()
@@ -242,7 +242,7 @@ def test_what_a_session_of_an_earlier_broker_gives_up_is_missed(broker: Broker) 
 
 
 def test_what_it_gives_up_while_the_disk_is_full_is_missed_at_its_next_word(broker: Broker) -> None:
-    """Seed 1,795,344,131: that first commit failed, and the job stayed leased for ever."""
+    """Seed 1,795,344,131: the first commit failed, and the job stayed leased for ever."""
     job_id, _ = broker.submit()
     broker.worker()
     broker.crash()
@@ -255,7 +255,7 @@ def test_what_it_gives_up_while_the_disk_is_full_is_missed_at_its_next_word(brok
 
 
 def test_a_chunk_that_a_session_should_not_have_takes_room(broker: Broker) -> None:
-    """Its slot is taken: what came there would be handed back, and sent again, without end."""
+    """It occupies a slot: a chunk for that slot would be handed back and sent again without end."""
     broker.worker(received=5, held=(5,))
     broker.wait(1.0)
     broker.submit()
@@ -272,7 +272,7 @@ def test_a_stray_chunk_that_is_answered_takes_no_room_any_more(broker: Broker) -
 
 
 def test_a_legacy_worker_whose_pipe_was_full_keeps_its_slot(broker: Broker) -> None:
-    """It said READY once, and will not say it again."""
+    """It has sent READY once, and will not send it again."""
     broker.tell(b"old", Inform("1", '[[10, "default"]]', "worker"))
     broker.tell(b"old", Ready("2"))
     broker.put(b"c", Request(broker.new_id(), "default", "ack-requested", b"[]"))
@@ -290,7 +290,7 @@ def test_a_legacy_worker_whose_pipe_was_full_keeps_its_slot(broker: Broker) -> N
 
 
 def test_a_legacy_worker_keeps_its_slot_where_the_job_for_it_is_refused(broker: Broker) -> None:
-    """The disk was nearly full in the commit that was to admit and to lease it."""
+    """The disk was nearly full in the commit that should admit and lease the job."""
     broker.tell(b"old", Inform("1", '[[10, "default"]]', "worker"))
     broker.tell(b"old", Ready("2"))
     broker.store.engine.refuse(new_jobs=True)
@@ -301,7 +301,7 @@ def test_a_legacy_worker_keeps_its_slot_where_the_job_for_it_is_refused(broker: 
 
 
 def test_what_the_store_cannot_keep_is_refused_and_nothing_else(broker: Broker) -> None:
-    """Numbers that are too large, in one turn with jobs of others, some of them leased at once."""
+    """Too large numbers, in one tick with other jobs, some of them leased at once."""
     broker.worker(window=3)
     row = ["s", 0, None, 1 << 63, "", pack(Schedule(name="s", trigger="every:{}").definition())]
     broker.core.schedules.check = lambda trigger: None
@@ -333,7 +333,7 @@ def test_what_the_store_cannot_keep_is_refused_and_nothing_else(broker: Broker) 
 def test_a_job_that_the_store_cannot_keep_is_not_started(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lease is taken back, and the error says so; another one of the same turn runs."""
+    """Its lease is undone, and the error gives the reason; another job of the same tick runs."""
     broker.worker(window=2)
     made = Admission._job_factory
 

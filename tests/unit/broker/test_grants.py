@@ -1,4 +1,4 @@
-"""Roles: which command and call is for whom, whose results are whose, what a key file may grant."""
+"""Grants: roles of commands and calls, owners of results, and the contents of key files."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_calls_that_act_or_show_the_jobs_of_all_are_for_admins(name: str) -> Non
 
 
 def test_calls_about_jobs_by_id_are_those_of_the_table() -> None:
-    """A new call with ids must be checked for their owner, be for admins, or for who has a job."""
+    """A new call with ids must check owners, need an admin key, or need the lease of the job."""
     by_id = {n: a for n, s in CALLS.items() for a in s.arguments if a in {"id", "ids"}}
     assert OWN_JOBS == {
         n: a for n, a in by_id.items() if CALLS[n].role == "client" and call_roles(n) != {"admin"}
@@ -115,7 +115,7 @@ def test_a_group_owns_what_one_of_it_submitted() -> None:
 
 
 def test_a_job_without_owner_is_of_admins_only() -> None:
-    """It was submitted when there were no keys."""
+    """It was submitted when the broker had no keys."""
     assert not grant("client").owns("task:shop.add")
     assert grant("admin").owns("task:shop.add")
 

@@ -1,4 +1,4 @@
-"""Graphs on the broker's core: what an end causes is one commit with it."""
+"""Graphs on the broker's core: the effects of an end are in the same commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def counts(broker: Broker) -> tuple[int, int, int, int]:
-    """Return what is counted of the queue: as listed, and what is blocked."""
+    """Return the counts of the queue as listed, and its blocked jobs."""
     [queue] = broker.call("queues", client=b"looker")
     blocked = broker.core.state.queues["default"].counts.blocked
     return queue["waiting"], queue["running"], queue["failed"], blocked
@@ -50,7 +50,7 @@ def test_a_graph_runs_to_its_end(broker: Broker, expression: Expression, last: s
 
 
 def test_a_job_of_a_graph_waits_from_the_end_of_what_it_waited_for(broker: Broker) -> None:
-    """In the events: it was not ready before, whenever it was submitted."""
+    """In its events: it was not ready before, whenever it was submitted."""
     first, second = submit(broker, A | B)
     Worker(broker).join()
     for seconds in (5.0, 2.0):
@@ -74,7 +74,7 @@ def test_what_waits_is_blocked_until_its_turn(broker: Broker) -> None:
 
 
 def test_the_reply_of_a_link_and_the_next_one_are_one_commit(broker: Broker) -> None:
-    """Whoever looks between two commits sees both or neither."""
+    """Between two commits either both effects are visible, or none."""
     ids = submit(broker, A | B)
     [(chunk, _)] = chunks(broker.worker())
     seen = []
@@ -95,7 +95,7 @@ class Dead(Exception):
 
 
 def killed_after(broker: Broker, commits: int) -> None:
-    """Let the broker die after so many more commits, before it can say what it stored."""
+    """Kill the broker after a number of commits, before it can send anything about the last one."""
     real = broker.store.submit
     remaining = [commits]
 
@@ -110,7 +110,7 @@ def killed_after(broker: Broker, commits: int) -> None:
 
 @pytest.mark.parametrize("commits", range(1, 16))
 def test_a_graph_survives_a_restart_after_any_commit(tmp_path: Path, commits: int) -> None:
-    """Each death is followed by a new session; the last job ends once, with the same result."""
+    """Each kill is followed by a new session; the last job ends once, with the same result."""
     broker = Broker(tmp_path)
     ids, message = request(broker, A | Group((B, C | D, Group((A, B)))) | C)
     ran: list[str] = []
@@ -131,7 +131,7 @@ def test_a_graph_survives_a_restart_after_any_commit(tmp_path: Path, commits: in
             broker.dispatched.clear()
             broker.crash()
             broker.wait(broker.limits.heartbeat_timeout + 1.0)
-            if commits < 5:  # else it would never come further
+            if commits < 5:  # otherwise it would never make progress
                 commits += 1
     broker.store.submit = type(broker.store).submit.__get__(broker.store)
     last = "c([b(a) d(c(a)) [a(a) b(a)]])"
@@ -163,7 +163,7 @@ def test_the_same_graph_again_is_acknowledged_again(broker: Broker) -> None:
 
 
 def test_a_failed_link_cancels_the_rest_and_says_so(broker: Broker) -> None:
-    """Whoever waits for the last one is told why."""
+    """The result of the last job has the reason."""
     ids = submit(broker, A | B | C)
     assert broker.call("get", ids=[ids[2]]) is None
     assert run(broker, lambda text: text.startswith("b")) == ["a", "b(a)"]
@@ -182,7 +182,7 @@ def test_an_expired_member_counts(broker: Broker) -> None:
 
 
 def test_a_member_that_no_worker_takes_expires_and_counts(broker: Broker) -> None:
-    """Also one whose time was up before its turn came."""
+    """Also a member that expires before it is ready."""
     expires = ",expires:1800000005"
     ids = submit(broker, Group((A | B, C), on_failure="continue") | D, b=expires, c=expires)
     broker.wait(6.0)
@@ -230,7 +230,7 @@ def test_error_callbacks_without_an_error_are_cancelled(broker: Broker) -> None:
 
 
 def test_a_member_that_never_ends_is_cancelled_at_the_deadline(broker: Broker) -> None:
-    """The group goes on with what there is, or not, as it says; also after a restart."""
+    """The group continues without it or not, as its policy says; also after a restart."""
     part = Group((A, B), on_failure="continue", deadline=10)
     ids = submit(broker, part | C, b=",countdown:9999")
     assert run(broker) == ["a"]
@@ -259,7 +259,7 @@ def test_a_graph_is_cancelled_whole_wherever_its_jobs_are(broker: Broker) -> Non
 
 
 def test_a_graph_that_is_cancelled_at_once_leaves_no_results(broker: Broker) -> None:
-    """What had succeeded is held for a callback, which ends in the same commit as the graph."""
+    """Results held for a callback are deleted in the commit that ends the graph."""
     broker.worker(b"w", "w", window=1)
     ids = submit(broker, Group((A, B)) | C, b=",countdown:50.0")
     broker.answer(b"w", broker.dispatched[-1], [row()])
@@ -283,7 +283,7 @@ def test_a_result_is_not_held_for_a_callback_that_was_cancelled(broker: Broker) 
 def test_what_many_ends_cause_is_read_together(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, policy: str, ends: str
 ) -> None:
-    """A store behind a network is asked as often for many graphs as for a few."""
+    """The number of queries does not grow with that of graphs, for a store behind a network."""
     store = broker.store.engine.tables.store
     queries: list[str] = []
 
@@ -291,7 +291,7 @@ def test_what_many_ends_cause_is_read_together(
         def ask(*args: Any, **more: Any) -> Any:
             before = len(queries)
             answer = read(*args, **more)
-            queries[before:] = [f"{verb} {args[0]}"]  # what it asks itself does not count
+            queries[before:] = [f"{verb} {args[0]}"]  # nested queries do not count
             return answer
 
         return ask
@@ -300,7 +300,7 @@ def test_what_many_ends_cause_is_read_together(
         monkeypatch.setattr(store, verb, noted(verb, getattr(store, verb)))
     reads = []
     expression = Group((A,), on_failure=policy) | Signature("b", immutable=True)
-    for count in (2, 10, 60):  # the names of tasks are new to the first
+    for count in (2, 10, 60):  # the first one has new task names
         ids = [submit(broker, expression) for _ in range(count)]
         queries.clear()
         broker.call("cancel", ids=[jobs[0] for jobs in ids])
@@ -345,7 +345,7 @@ def test_a_graph_with_a_bad_job_is_refused_whole(broker: Broker, headers: str, c
 
 
 def test_bounds_refuse_from_outside_and_never_in_between(tmp_path: Path) -> None:
-    """What is blocked counts for the queue; what becomes ready is not asked again."""
+    """Blocked jobs count for the queue, so jobs that become ready are not checked again."""
     broker = Broker(tmp_path, Limits(max_queue_length=3))
     submit(broker, A | B | C)
     _, message = request(broker, A | B)
@@ -356,7 +356,7 @@ def test_bounds_refuse_from_outside_and_never_in_between(tmp_path: Path) -> None
 
 
 def test_the_jobs_of_a_graph_fill_a_queue_together(tmp_path: Path) -> None:
-    """However many kinds of headers they have, and in a tick with another graph as well."""
+    """Whatever their headers, and together with another graph in the same tick."""
     broker = Broker(tmp_path, Limits(max_queue_length=2))
     _, message = request(broker, A | B | C)
     [error] = broker.tell(b"client", message)
@@ -409,7 +409,7 @@ def test_a_large_graph_is_cancelled_in_many_commits_and_one_answer(tmp_path: Pat
 
 
 def test_what_one_end_causes_is_done_tick_by_tick(tmp_path: Path) -> None:
-    """Others are served between; a restart in the middle goes on by itself."""
+    """Other jobs are served in between, and it continues after a restart in the middle."""
     broker = Broker(tmp_path, Limits(graph_slice=3))
     ids = submit(broker, A | Group((B,) * 9))
     broker.worker(b"w", "s", window=1)

@@ -1,4 +1,4 @@
-"""A lost connection: the look whose it was, and the moment at which the grace ends."""
+"""A lost connection: the probe for its peer, and the time at which the grace ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.support.broker_harness import Broker, chunks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: A broker that by itself looks at nothing for half a minute.
+#: Limits of a broker that wakes up by itself only every half minute.
 SLOW = Limits(heartbeat_interval=60.0, lease_interval=60.0, heartbeat_timeout=180.0)
 
-#: The same with what is usual.
+#: The usual limits.
 USUAL = Limits()
 
 SETTLE, APART = 0.02, 0.1
@@ -26,7 +26,7 @@ PLAIN = b'["run", {"callable": "f", "path": "m", "args": [], "kwargs": {}}]'
 
 
 def at(time: float) -> object:
-    """Return what is equal to this Unix time, to the microsecond."""
+    """Return a value that equals a Unix time, to the microsecond."""
     return pytest.approx(time, rel=0.0, abs=1e-6)
 
 
@@ -39,25 +39,25 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 def after(broker: Broker, seconds: float) -> None:
-    """Let time pass in which the broker is not woken, then take a turn."""
+    """Let time pass without waking the broker, then run a tick."""
     broker.clock.time += seconds
     broker.tick()
 
 
 def lose(broker: Broker, identity: bytes) -> None:
-    """Let a connection be lost of which no ROUTER says whose it was."""
+    """Report a lost connection without its peer, as a monitor does."""
     broker.unreachable.add(identity)
     broker.core.heartbeats.connection_lost()
     broker.tick()
 
 
 def beats(broker: Broker, identity: bytes) -> int:
-    """Return how many HEARTBEATs were sent to a peer since the last call."""
+    """Return the number of HEARTBEATs that were sent to a peer since the last call."""
     return sum(isinstance(message, Heartbeat) for message in broker.took(identity))
 
 
 def test_the_jobs_of_a_killed_worker_start_elsewhere_when_its_grace_ends(broker: Broker) -> None:
-    """It is awake at these two moments, and at neither of them too early."""
+    """The broker wakes up at these two times, and not before them."""
     broker.worker(b"w1", "one")
     job_id, _ = broker.submit()
     broker.worker(b"w2", "two")
@@ -79,7 +79,7 @@ def test_the_jobs_of_a_killed_worker_start_elsewhere_when_its_grace_ends(broker:
 
 
 def test_only_workers_of_ours_that_have_jobs_are_looked_at(broker: Broker) -> None:
-    """All others are missed by their silence, as ever."""
+    """All other peers are missed by their silence, as usual."""
     broker.worker(b"busy", "one")
     broker.submit()
     broker.worker(b"idle", "two", window=0)
@@ -113,7 +113,7 @@ def test_a_flood_of_lost_connections_is_one_look_in_a_tenth_of_a_second() -> Non
 def test_a_connection_that_is_lost_right_before_a_look_is_looked_for_again(
     broker: Broker,
 ) -> None:
-    """The ROUTER may not know of it yet."""
+    """The ROUTER may not have noticed the loss yet."""
     broker.worker(b"w1", "one")
     broker.submit()
     lose(broker, b"stranger")
@@ -140,7 +140,7 @@ def test_a_loss_that_is_heard_at_the_end_of_a_turn_wakes_the_next_one(broker: Br
 
 
 def test_no_peer_is_given_up_while_something_waits_to_be_read(broker: Broker) -> None:
-    """It may be the INFORM of the one whose grace has ended."""
+    """An unread message may be the INFORM of the peer whose grace has ended."""
     broker.worker(b"w1", "one")
     broker.submit()
     lose(broker, b"w1")
@@ -154,7 +154,7 @@ def test_no_peer_is_given_up_while_something_waits_to_be_read(broker: Broker) ->
 
 
 def test_a_worker_that_is_back_in_time_keeps_its_jobs(broker: Broker) -> None:
-    """Its end of the grace comes, and nothing happens then."""
+    """The end of its grace has no effect then."""
     broker.worker(b"w1", "one")
     broker.submit()
     lose(broker, b"w1")

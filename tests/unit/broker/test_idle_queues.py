@@ -1,4 +1,4 @@
-"""Names of queues have a bound, for each peer and in sum; those that are not used are forgotten."""
+"""Queues are limited for each peer and in total; unused ones are forgotten."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Seconds; a queue is seen to be idle some turns after it is.
+#: Seconds; a queue is recognised as idle some ticks later.
 TTL, LATER = 600.0, 650.0
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Broker]:
-    """A broker of eight queues, of which a peer may begin three."""
+    """A broker of eight queues, of which a peer may create three."""
     broker = Broker(tmp_path, Limits(max_queues=8, max_new_queues=3, empty_queue_ttl=TTL))
     yield broker
     broker.close()
@@ -34,7 +34,7 @@ def names(broker: Broker) -> list[str]:
 
 
 def idle(broker: Broker, seconds: float = LATER) -> None:
-    """Let time pass in which workers say that they are there."""
+    """Let time pass while workers send HEARTBEATs."""
     for _ in range(int(seconds / 5.0)):
         for peer in list(broker.core.state.peers.values()):
             if peer.session is not None:
@@ -53,11 +53,11 @@ def refused(messages: list[object]) -> str:
 
 
 def stored(broker: Broker) -> int:
-    """Return how many queues the store knows, those that are forgotten included."""
+    """Return how many queues the store knows, including forgotten ones."""
     return int(first_row(broker.store._db, "SELECT count(*) FROM queues")[0])
 
 
-# Bounds
+# Limits
 
 
 def test_a_client_begins_so_many_queues_and_hears_what_the_setting_is(small: Broker) -> None:
@@ -114,7 +114,7 @@ def test_a_worker_that_names_other_queues_again_and_again_is_refused(small: Brok
     assert "3 that one worker may begin" in refused(got)
 
 
-# What is forgotten
+# Forgotten queues
 
 
 def test_an_empty_queue_that_is_not_served_is_forgotten_and_its_maker_may_begin_others(
@@ -160,7 +160,7 @@ def test_the_default_queue_and_those_with_limits_stay(tmp_path: Path) -> None:
 
 
 def test_where_unknown_queues_are_refused_none_is_forgotten(tmp_path: Path) -> None:
-    """A job for it would be refused while its workers are away."""
+    """Otherwise its jobs would be refused while its workers are disconnected."""
     broker = Broker(tmp_path, Limits(legacy_queue_fallback="refuse"))
     broker.worker(queues='[[10, "q"]]')
     broker.core.sessions.goodbye(next(p for p in broker.core.state.peers.values() if p.session))

@@ -1,4 +1,4 @@
-"""What is too much for a REQUEST is read in pages, by the session that holds the job only."""
+"""Inputs too large for a REQUEST: only the session that holds the job reads them, in pages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def dispatch(broker: Any) -> tuple[str, int, Request]:
-    """Let the worker have the callback; return its id and delivery, and the chunk."""
+    """Send the callback to the worker; return its id and delivery, and the chunk."""
     if not broker.dispatched:
         broker.ready(b"w", 9, received=broker.received)
     chunk = broker.dispatched[-1]
@@ -88,7 +88,7 @@ def test_the_callback_comes_with_ids_and_its_worker_reads_the_pages(broker: Any)
 
 
 def test_no_other_session_may_read_them(broker: Any) -> None:
-    """A session without the lease, another delivery, a client, a peer that said nothing."""
+    """A session without the lease, another delivery, a client, a peer without INFORM."""
     job, delivery, _ = dispatch(broker)
     broker.worker(b"other", "second")
     assert ask(broker, b"other", id=job, delivery=delivery) == "not-held"
@@ -117,7 +117,7 @@ def test_a_cursor_beyond_the_end_gives_nothing(broker: Any) -> None:
 
 
 def test_a_job_without_pages_says_so(broker: Any) -> None:
-    """Also one that a client has given the letter by itself."""
+    """Also a job whose letter was set by a client."""
     broker.ready(b"w", 0, received=broker.received)
     job, _ = broker.submit(headers="graph:ip")
     broker.ready(b"w", 9, received=broker.received)
@@ -125,7 +125,7 @@ def test_a_job_without_pages_says_so(broker: Any) -> None:
 
 
 def test_another_worker_reads_them_when_the_first_has_died(broker: Any) -> None:
-    """And the first one no more."""
+    """The first worker may not read them any more."""
     job, delivery, _ = dispatch(broker)
     broker.worker(b"w2", "second", window=0)
     broker.wait(broker.limits.heartbeat_timeout + 1.0)
@@ -138,7 +138,7 @@ def test_another_worker_reads_them_when_the_first_has_died(broker: Any) -> None:
 
 
 def test_a_restarted_broker_goes_on_with_the_pages(broker: Any) -> None:
-    """For the session that holds the job, once it has informed."""
+    """For the session that holds the job, after it has informed."""
     job, delivery, _ = dispatch(broker)
     held = broker.received + 1
     broker.crash()
@@ -148,7 +148,7 @@ def test_a_restarted_broker_goes_on_with_the_pages(broker: Any) -> None:
 
 
 def inform(broker: Broker, identity: bytes, session: str) -> None:
-    """Join as a worker of an older EventMQ."""
+    """Inform as a worker of an older EventMQ."""
     known = tuple(name for name in EXTENSIONS if name != "inputs")
     text = replace(Features(session=session), extensions=known).format()
     broker.tell(identity, Inform(broker.new_id(), '[[10, "default"]]', "worker", text))
@@ -177,7 +177,7 @@ def test_a_worker_that_cannot_page_leaves_the_job_to_one_that_can(broker: Any) -
 
 
 def test_a_job_that_cannot_be_paged_fails_as_before(tmp_path: Path) -> None:
-    """What one job takes is bounded."""
+    """The bytes that one job takes are limited."""
     broker = Broker(tmp_path, Limits(max_frame=70_000, max_input_bytes=5000))
     ids = submit(broker, Group((A, A)) | B)
     broker.worker(window=9)

@@ -1,4 +1,4 @@
-"""What workers send of what jobs logged."""
+"""Kept logs of jobs that workers send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def logs(broker: Broker, job: str) -> list[tuple[int, str]]:
 
 
 def answer(broker: Broker, text: bytes, kind: int = 0, **more: Any) -> None:
-    """Let a worker with one free slot answer the job that it has got."""
+    """Answer the job of a worker with one free slot."""
     chunk = broker.dispatched[-1]
     broker.answer(b"worker", chunk, [LoggedRow.of(row(kind=kind, **more), text)])
 
@@ -58,7 +58,7 @@ def test_each_attempt_has_its_log(broker: Broker) -> None:
 
 
 def test_logs_are_kept_as_long_as_a_result_would_be(broker: Broker) -> None:
-    """Also of a job whose result is not kept."""
+    """Also for a job whose result is not kept."""
     job, _ = broker.submit(headers="ignore-result,result-ttl:60")
     broker.worker()
     answer(broker, b"said\n")
@@ -76,7 +76,7 @@ def strict(tmp_path: Path) -> Iterator[Broker]:
 
 
 def test_what_is_too_much_for_this_broker_is_cut(strict: Broker) -> None:
-    """Worker and broker may have other settings."""
+    """Worker and broker may have different settings."""
     job, _ = strict.submit()
     strict.worker()
     answer(strict, b"".join(b"line %d\n" % n for n in range(100)))

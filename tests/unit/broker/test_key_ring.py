@@ -1,4 +1,4 @@
-"""The broker's directory of keys, its changes, the answers to libzmq, and the self-test."""
+"""The broker's directory of keys and its changes, the answers to libzmq, and the self-test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ring_of(keys: Keys) -> KeyRing:
 
 
 def refreshed(ring: KeyRing) -> Any:
-    """Return the grants after a look at the directory, however soon after the last."""
+    """Return the grants after a scan of the directory, even right after the last scan."""
     ring._refresh_at = 0.0
     return ring.refresh()
 
@@ -48,7 +48,7 @@ def refreshed(ring: KeyRing) -> Any:
 
 
 def test_keys_are_read_again_on_request_though_their_files_look_as_before(keys: Keys) -> None:
-    """Of the same size and time, as some tools write files; a look at the folder sees nothing."""
+    """With the same size and time, as some tools write files, a scan does not see the change."""
     alice = keys.authorize("alice", "client")
     ring = ring_of(keys)
     path = keys.clients / "alice.key"
@@ -95,7 +95,7 @@ def test_a_ring_has_the_grants_of_its_directory(keys: Keys) -> None:
 
 
 def test_the_grants_are_the_same_object_while_nothing_changes(keys: Keys) -> None:
-    """So that it costs one comparison to see that nothing has."""
+    """So one comparison shows that nothing has changed."""
     keys.authorize("alice", "client")
     ring = ring_of(keys)
     before = ring.grants
@@ -115,7 +115,7 @@ def test_an_edited_file_is_read_again(keys: Keys) -> None:
 
 
 def test_a_new_key_is_known_at_once(keys: Keys) -> None:
-    """At its first handshake, not some moments later: libzmq would not try again."""
+    """At its first handshake, since libzmq would not try again."""
     ring = ring_of(keys)
     for name in ("a", "b", "c"):
         grant = keys.authorize(name, "client")
@@ -127,7 +127,7 @@ def test_a_new_key_is_known_at_once(keys: Keys) -> None:
     "text", ["", "garbage", 'curve\n    public-key = "short"\n', 'metadata\n    name = "x"\n']
 )  # fmt: skip
 def test_a_file_that_is_none_authorises_no_key_and_is_named(keys: Keys, text: str, caplog) -> None:
-    """The others are served."""
+    """The other files are used."""
     alice = keys.authorize("alice", "client")
     (keys.clients / "odd.key").write_text(text)
     assert {alice.key} == set(ring_of(keys).grants)
@@ -143,7 +143,7 @@ def test_a_grant_without_a_known_role_authorises_no_key(keys: Keys, caplog) -> N
 
 
 def test_one_key_under_two_names_is_refused(keys: Keys, caplog) -> None:
-    """To revoke one name would not revoke the key."""
+    """Otherwise revoking one name would not revoke the key."""
     keys.authorize("alice", "client")
     text = (keys.clients / "alice.key").read_text()
     (keys.clients / "twin.key").write_text(text.replace("alice", "twin"))
@@ -182,7 +182,7 @@ def test_a_file_that_goes_while_it_is_looked_at_revokes_no_other(keys: Keys, mon
 
 
 def test_keys_that_cannot_be_read_for_a_while_stay(keys: Keys, monkeypatch, caplog) -> None:
-    """Without free descriptors nobody is revoked; told once."""
+    """Without free descriptors no key is revoked; one warning is logged."""
     alice = keys.authorize("alice", "client")
     ring = ring_of(keys)
     bob = keys.authorize("bob", "client")
@@ -274,7 +274,7 @@ def test_the_thread_answers_refuses_and_outlives_nonsense(
 
 
 class Open(dict):
-    """Grants that everybody has."""
+    """Grants that contain every key."""
 
     def __contains__(self, key: object) -> bool:
         return True
@@ -292,7 +292,7 @@ def _authenticator(keys: Keys, context: zmq.Context) -> tuple[Authenticator, Key
 def test_the_self_test_sees_that_a_random_key_is_refused(
     keys: Keys, context: zmq.Context, host: str, caplog
 ) -> None:
-    """And does not warn of itself."""
+    """The self-test logs no warning about its own key."""
     caplog.set_level(logging.INFO)
     authenticator, _ = _authenticator(keys, context)
     link = open_router(context, identified_by=authenticator.identified_by)
@@ -335,7 +335,7 @@ def test_the_self_test_finds_a_socket_without_curve(
 
 
 def test_without_the_zap_thread_no_peer_is_let_in(keys: Keys, context: zmq.Context) -> None:
-    """libzmq would let everybody in; we say that there must be one."""
+    """libzmq would admit every peer; the ZAP domain requires a handler."""
     keys.authorize("alice", "client")
     authenticator, _ = _authenticator(keys, context)
     link = open_router(context, identified_by=authenticator.identified_by)

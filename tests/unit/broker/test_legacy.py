@@ -1,4 +1,4 @@
-"""Peers that know only the published document: what the broker's core sends them, and takes."""
+"""Legacy peers, which know only the published document: their messages to and from the core."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def replies(broker: Broker) -> list[Reply]:
 
 
 def test_a_client_that_says_nothing_for_hours_gets_its_reply(broker: Broker) -> None:
-    """Only worker, scheduler and broker have to send heartbeats."""
+    """Only worker, scheduler and broker must send HEARTBEATs."""
     job_id = submit(broker)
     broker.took(b"c")
     broker.wait(broker.limits.heartbeat_timeout * 3)
@@ -59,7 +59,7 @@ def test_a_client_that_says_nothing_for_hours_gets_its_reply(broker: Broker) -> 
 
 
 def test_a_client_that_is_owed_nothing_is_forgotten(broker: Broker) -> None:
-    """Peers are bounded: a silent one that waits for nothing costs nothing."""
+    """Peers are limited, and this one waits for nothing."""
     submit(broker, "guarantee")
     broker.wait(broker.limits.heartbeat_timeout + 1)
     assert broker.core.state.peers == {}
@@ -75,7 +75,7 @@ def test_a_five_frame_reply_names_the_job_by_its_own_id(broker: Broker) -> None:
 
 
 def test_a_reply_for_an_id_that_is_not_leased_changes_nothing(broker: Broker) -> None:
-    """With six frames there is no guessing."""
+    """With six frames no lease is guessed."""
     submit(broker)
     legacy_worker(broker)
     broker.tell(b"w", Reply("1", b"x", "nobody"))
@@ -84,7 +84,7 @@ def test_a_reply_for_an_id_that_is_not_leased_changes_nothing(broker: Broker) ->
 
 
 def test_after_a_restart_the_reply_of_a_legacy_worker_is_taken(broker: Broker) -> None:
-    """The first REPLY for an unfinished job wins, whoever the worker is for the new broker."""
+    """The first REPLY for an unfinished job wins, whichever peer sends it."""
     job_id = submit(broker)
     legacy_worker(broker)
     broker.crash()
@@ -93,7 +93,7 @@ def test_after_a_restart_the_reply_of_a_legacy_worker_is_taken(broker: Broker) -
 
 
 def test_after_a_restart_a_legacy_job_is_done_again(broker: Broker) -> None:
-    """Its worker cannot say what it holds: the job waits one heartbeat timeout, then goes on."""
+    """Its worker cannot report what it holds: the job runs again after a heartbeat timeout."""
     job_id = submit(broker)
     legacy_worker(broker)
     broker.crash()
@@ -106,7 +106,7 @@ def test_after_a_restart_a_legacy_job_is_done_again(broker: Broker) -> None:
 
 
 def test_after_kbai_a_legacy_worker_gets_nothing_more_and_its_reply_counts(broker: Broker) -> None:
-    """The receiver of KBAI stops sending to the component; what it has may finish."""
+    """The receiver of KBAI stops sending to the component, which may finish its jobs."""
     job_id = submit(broker)
     legacy_worker(broker)
     broker.took(b"w")
@@ -123,7 +123,7 @@ def test_after_kbai_a_legacy_worker_gets_nothing_more_and_its_reply_counts(broke
 def test_after_kbai_an_idle_legacy_worker_gets_nothing_more_whatever_it_says(
     broker: Broker,
 ) -> None:
-    """A READY may come a second late; nothing is sent until it informs again."""
+    """A READY may come a second late; nothing is sent until the worker informs again."""
     legacy_worker(broker)
     broker.took(b"w")
     broker.tell(b"w", Kbai("k"))
@@ -198,7 +198,7 @@ def test_a_legacy_client_is_told_in_text(
 
 
 def test_one_of_our_clients_is_told_the_state(broker: Broker) -> None:
-    """With FEATURES the REPLY has seven frames; what ``ended`` adds is another matter."""
+    """With FEATURES the REPLY has seven frames; `test_ended` covers the extension ``ended``."""
     known = tuple(name for name in EXTENSIONS if name != "ended")
     broker.tell(b"c", Inform("1", "", "client", Features(extensions=known, session="c").format()))
     submit(broker)
@@ -209,7 +209,7 @@ def test_one_of_our_clients_is_told_the_state(broker: Broker) -> None:
 
 
 def test_a_job_that_no_legacy_peer_could_read_is_refused(broker: Broker) -> None:
-    """They decode every frame as UTF-8: send them nothing else."""
+    """Legacy peers decode every frame as UTF-8."""
     [error] = broker.tell(b"c", Request(broker.new_id(), "default", "", b"\xff"))
     assert isinstance(error, Error)
     assert error.code == "bad-body"
@@ -217,7 +217,7 @@ def test_a_job_that_no_legacy_peer_could_read_is_refused(broker: Broker) -> None
 
 
 def test_a_repeated_request_is_replied_to_once_and_to_the_last_who_asked(broker: Broker) -> None:
-    """Resending is safe, and leaves nothing behind."""
+    """Repeating is safe, and leaves nothing behind."""
     job_id = submit(broker)
     broker.tell(b"c2", Request(job_id, "default", "reply-requested", BODY))
     legacy_worker(broker)
@@ -242,7 +242,7 @@ def schedulers(broker: Broker) -> None:
 
 
 def receivers(broker: Broker, message: Schedule) -> list[bytes]:
-    """Return who got the message, after checking that it came unchanged."""
+    """Return the peers that got the message, after checking that it is unchanged."""
     broker.tell(b"c", message)
     got = [identity for identity in (b"s1", b"s2") if message in broker.took(identity)]
     broker.sent.clear()
@@ -250,7 +250,7 @@ def receivers(broker: Broker, message: Schedule) -> list[bytes]:
 
 
 def test_schedule_goes_to_one_scheduler_and_unschedule_to_all(broker: Broker) -> None:
-    """With two of them, each would fire; one of ours reads them from the store."""
+    """Two schedulers would both fire it; our own read it from the store."""
     schedulers(broker)
     assert receivers(broker, Schedule("1", "q", "nohaste", BODY, "60", "")) == [b"s1"]
     assert receivers(broker, Schedule("2", "q", "interval:60", BODY)) == [b"s1"]

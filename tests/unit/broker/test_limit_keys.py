@@ -1,4 +1,4 @@
-"""Limits by key: each key by itself, with a fair share for all, however many there are."""
+"""Limits by key: each key has its own limit and a fair share, however many keys there are."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_keys_are_limited_each_by_itself(broker: Broker) -> None:
 
 
 def test_a_flood_of_one_tenant_stops_no_other(broker: Broker) -> None:
-    """The ten of b are done within the first twenty or so, although they came last."""
+    """The ten jobs of b are among the first twenty or so, although they came last."""
     submit(broker, 1000, keyed("a"))
     second = submit(broker, 10, keyed("b"))
     workers = Workers(broker, "a")
@@ -51,7 +51,7 @@ def test_a_flood_of_one_tenant_stops_no_other(broker: Broker) -> None:
 
 
 def test_inside_of_a_key_jobs_go_as_they_came(broker: Broker) -> None:
-    """Also beyond what is in memory, and with keys that come and go."""
+    """Also jobs outside of memory, and with keys that appear and disappear."""
     broker.close()
     broker.limits = Limits(queue_window=64, chunk_jobs=7)
     broker.start()
@@ -64,7 +64,7 @@ def test_inside_of_a_key_jobs_go_as_they_came(broker: Broker) -> None:
 
 
 def test_a_key_that_was_blocked_does_not_catch_up(broker: Broker) -> None:
-    """What it could not run meanwhile is no credit over others."""
+    """Jobs that it could not run give it no advantage."""
     slow = submit(broker, 40, keyed("a", "limit-rate:20/10s"))
     submit(broker, 300, keyed("b"))
     workers = Workers(broker, "w")
@@ -83,7 +83,7 @@ def test_a_key_that_was_blocked_does_not_catch_up(broker: Broker) -> None:
 def test_a_chunk_costs_as_much_with_many_keys_as_with_few(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No look at each key that may start, nor at each that may not."""
+    """No scan of all keys, neither of free nor of blocked ones."""
     broker.close()
     broker.limits = Limits(chunk_jobs=2)
     broker.start()
@@ -106,7 +106,7 @@ def test_a_chunk_costs_as_much_with_many_keys_as_with_few(
 
 
 def test_a_free_key_is_found_again_by_workers_of_every_skill(broker: Broker) -> None:
-    """Each of them has its own view; blocked for one is blocked for all, and free is free."""
+    """Each eligibility has a heap of its own; a key is blocked or free in all of them."""
     submit(broker, 6, keyed("x", "limit-running:1"))
     submit(broker, 6, f"{_OTHER},limit-key:x,limit-running:1")
     first = Workers(broker, "any")
@@ -118,7 +118,7 @@ def test_a_free_key_is_found_again_by_workers_of_every_skill(broker: Broker) -> 
 
 
 def test_a_queue_whose_last_key_is_gone_goes_by_rank_again(broker: Broker) -> None:
-    """And by turns again with the next key."""
+    """And by fair queueing again with the next key."""
     for _ in range(2):
         submit(broker, 6, keyed("a"))
         submit(broker, 3, keyed("b"))
@@ -147,12 +147,12 @@ def test_one_key_too_many_is_refused(broker: Broker) -> None:
     assert "has its 3 keys" in error.text
     workers = Workers(broker, "w")
     workers.wait(15.0)
-    submit(broker, 1, keyed("d"))  # the others have gone
+    submit(broker, 1, keyed("d"))  # the others have ended
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_no_limit_is_passed_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
-    """Random ends, with less memory than keys: every job ends, and every slot is free then."""
+    """Random ends, with more keys than fit in memory: all jobs end, all slots are free then."""
     random = Random(seed)
     broker = Broker(tmp_path, Limits(queue_window=8, chunk_jobs=5))
     keys = {f"k{n}": random.randint(1, 3) for n in range(12)}

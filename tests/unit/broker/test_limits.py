@@ -19,7 +19,7 @@ _OTHER = "task:mail.sort,content-type:msgpack"
 
 
 def test_a_rate_holds_over_time_and_over_workers(broker: Broker) -> None:
-    """So many at once, then one whenever a token comes: exact within one."""
+    """A burst at first, then one job for each new token: exact within one."""
     ids = submit(broker, 100, f"{_TASK},limit-rate:10/s")
     workers = Workers(broker, "a", "b")
     while workers.open:
@@ -33,7 +33,7 @@ def test_a_rate_holds_over_time_and_over_workers(broker: Broker) -> None:
 
 
 def test_the_broker_wakes_when_the_next_token_comes(broker: Broker) -> None:
-    """Without that, a quiet broker would be late by half a heartbeat."""
+    """Otherwise an idle broker would be late by half a heartbeat."""
     submit(broker, 2, f"{_TASK},limit-rate:1/m")
     workers = Workers(broker, "a")
     workers.finish()
@@ -45,7 +45,7 @@ def test_the_broker_wakes_when_the_next_token_comes(broker: Broker) -> None:
 
 
 def test_a_restart_keeps_what_is_left_of_a_rate(broker: Broker) -> None:
-    """A broker that is restarted again and again lets no more jobs start."""
+    """Repeated restarts of the broker do not let more jobs start."""
     submit(broker, 30, f"{_TASK},limit-rate:10/m")
     workers = Workers(broker, "a")
     while workers.open:
@@ -78,7 +78,7 @@ def test_a_job_that_goes_back_unstarted_gives_its_token_back(broker: Broker) -> 
 
 
 def test_the_newest_headers_count(broker: Broker) -> None:
-    """What a deployment changes holds for the jobs that wait already."""
+    """A change by a deployment applies to jobs that wait already."""
     submit(broker, 20, f"{_TASK},limit-rate:1/h")
     workers = Workers(broker, "a")
     while workers.open:
@@ -90,7 +90,7 @@ def test_the_newest_headers_count(broker: Broker) -> None:
 
 
 def test_a_job_that_says_no_limits_is_under_those_of_its_task(broker: Broker) -> None:
-    """As one that another program submits by the name of the task."""
+    """Such as one that another program submits by the name of the task."""
     submit(broker, 1, f"{_TASK},limit-running:1")
     workers = Workers(broker, "a", "b")
     submit(broker, 3, _TASK)
@@ -125,14 +125,14 @@ def test_the_limit_counts_over_all_queues(broker: Broker) -> None:
 
 
 def test_a_restart_keeps_what_runs(broker: Broker) -> None:
-    """The lease is still there, so its slot is taken until it ends."""
+    """Its lease still exists, so its slot is occupied until the lease ends."""
     submit(broker, 3, f"{_TASK},limit-running:1")
     workers = Workers(broker, "a")
     assert workers.running == 1
     broker.crash()
     other = Workers(broker, "b")
     assert other.running == 0
-    other.wait(broker.limits.heartbeat_timeout + 2.0)  # the worker never comes back
+    other.wait(broker.limits.heartbeat_timeout + 2.0)  # the worker does not reconnect
     assert len(other.got) == 3
 
 
@@ -164,7 +164,7 @@ def test_a_limit_counts_what_ran_before_it_was_known(broker: Broker) -> None:
 
 
 def test_a_full_disk_leaves_the_count_right(broker: Broker) -> None:
-    """The commit of a lease fails: its slot and its token are there again."""
+    """The commit of a lease fails: its slot and its token are free again."""
     broker.worker()
     broker.call("pause", queue="default")
     submit(broker, 2, f"{_TASK},limit-running:1,limit-rate:2/h")
@@ -184,11 +184,11 @@ def test_a_full_disk_leaves_the_count_right(broker: Broker) -> None:
     assert (limiter.running, state.limiters.counted) == (0, {})
 
 
-# What is blocked stops no other job
+# Blocked jobs do not stop others
 
 
 def test_a_blocked_task_takes_no_slot(broker: Broker) -> None:
-    """Jobs of others behind thousands that may not start go on."""
+    """Jobs behind thousands of blocked ones run."""
     submit(broker, 6000, f"{_TASK},limit-running:1")
     others = submit(broker, 50, _OTHER)
     workers = Workers(broker, "a", "b")
@@ -212,7 +212,7 @@ def test_a_blocked_task_is_not_read_into_memory_after_a_restart(broker: Broker) 
 
 
 def test_jobs_without_guarantee_take_no_limits(broker: Broker) -> None:
-    """They are handed out at once and stored nowhere."""
+    """They are dispatched at once and not stored."""
     headers = f"{_TASK},guarantee:False,limit-running:1,ack-requested"
     [error] = broker.tell(b"client", Request(broker.new_id(), "", headers, b"x"))
     assert isinstance(error, Error)

@@ -1,4 +1,4 @@
-"""Figures of a broker for monitors: the CALL ``metrics``, and `BrokerRunner.ask`."""
+"""Metrics of a broker: the CALL ``metrics``, and `BrokerRunner.ask`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def queues(broker: Broker) -> dict[str, dict[str, Any]]:
 
 
 def test_a_queue_says_how_long_its_oldest_job_has_waited(broker: Broker) -> None:
-    """Of those that wait now, not of those that run or wait for their time."""
+    """Counts waiting jobs only, not running or delayed ones."""
     broker.submit()
     broker.submit(headers="countdown:100")
     broker.wait(30.0)
@@ -46,7 +46,7 @@ def test_a_queue_says_how_long_its_oldest_job_has_waited(broker: Broker) -> None
 
 
 def test_queues_over_the_bound_are_one(broker: Broker) -> None:
-    """Their jobs are added up; the job that waits longest counts."""
+    """Their jobs are added up; the longest waiting time counts."""
     for name in ("a", "b", "c"):
         broker.submit(queue=name)
     broker.wait(10.0)
@@ -71,7 +71,7 @@ def test_the_bound_is_logged_once_with_its_setting(
 
 
 def test_a_queue_that_is_forgotten_leaves_its_label_to_another(broker: Broker) -> None:
-    """Misspelt names do not take the labels of queues that come later, for ever."""
+    """Misspelt names do not keep the labels of later queues for ever."""
     metrics = broker.core.state.metrics
     assert ["a", "b", OTHER] == [metrics.queue_label(name) for name in ("a", "b", "c")]
     metrics.forget_queue("a")
@@ -80,7 +80,7 @@ def test_a_queue_that_is_forgotten_leaves_its_label_to_another(broker: Broker) -
 
 
 def test_a_queue_that_the_broker_forgets_has_no_figures(broker: Broker) -> None:
-    """It is empty and served by no worker for `empty_queue_ttl`; then another takes its name."""
+    """It is empty and not served for `empty_queue_ttl`; then another queue gets its label."""
     jobs = [broker.submit(queue=name)[0] for name in ("a", "b", "c")]
     assert {"a", "b", OTHER} == {each["queue"] for each in broker.call("metrics")["jobs"]}
     broker.call("cancel", ids=[jobs[0]])
@@ -106,7 +106,7 @@ def test_queues_with_jobs_are_labelled_before_those_without(broker: Broker) -> N
 def test_workers_say_how_many_slots_they_have_and_use(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most so many by name; one that is gone is not among them."""
+    """A limited number of connected workers has rows of their own."""
     monkeypatch.setattr(metrics, "MAX_WORKERS", 2)
     for name in ("one", "two", "three", "four"):
         broker.worker(name.encode(), name)

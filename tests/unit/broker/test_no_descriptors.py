@@ -1,4 +1,4 @@
-"""A broker has opened all that it needs when it serves: later its peers may have everything."""
+"""A running broker needs no new descriptor, since its peers may use up all of them."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 
-#: Commits of a MiB each: the log is to be moved after 4, and begun anew after 8.
+#: Commits of a MiB each: the log is checkpointed after 4, and restarts after 8.
 WRITTEN = 60
 
-#: Descriptors that may be taken until there are no more.
+#: Number of descriptors that may be opened before none is left.
 _SPARE = 64
 
 
 def _open_all() -> Iterator[int]:
-    """Yield new descriptors until there are none."""
+    """Yield new descriptors until none is left."""
     while True:
         yield os.open(os.devnull, os.O_RDONLY)
 
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """Take all that this process may have."""
+    """Open all descriptors that this process may have."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208 - numbers
     opened: list[int] = []
@@ -55,7 +55,7 @@ def no_descriptor_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("durability", ["durable", "relaxed"])
 def test_the_log_is_moved_and_synced_without_a_descriptor(tmp_path: Path, durability: str) -> None:
-    """Peers of a broker may have taken all of them before the log was ever moved."""
+    """Peers may have used all descriptors before the first checkpoint."""
     clock = FakeClock()
     store = SqliteStore(tmp_path, clock, reserve=0, durability=durability, fsync_interval=0.001)
     store.open()
@@ -77,12 +77,12 @@ def test_the_log_is_moved_and_synced_without_a_descriptor(tmp_path: Path, durabi
 
 
 def _times_begun(log: int) -> int:
-    """Return the sequence number of the log's last beginning, as its header has it."""
+    """Return the sequence number in the header of the log, which grows when the log restarts."""
     return int.from_bytes(os.pread(log, 4, 12), "big")
 
 
 def test_what_waits_for_a_peer_is_counted_without_a_descriptor() -> None:
-    """pyzmq tells of what has left on a thread of its own, which needs some when it starts."""
+    """pyzmq reports sent frames from a thread that needs descriptors when it starts."""
     context = new_context()
     router = open_router(context)
     dealer = open_dealer(context, router.bind("tcp://127.0.0.1:0"))

@@ -30,7 +30,7 @@ def row(number: int) -> EventRow:
 
 
 def test_a_plugin_is_told_what_happens_to_jobs() -> None:
-    """All of it, when the app is closed at the latest, in order and off the broker's thread."""
+    """It gets all events before the app is closed, in order and not on the broker's thread."""
     observer = Observer()
     app = EventMQ("watched", broker="memory://", plugins=[observer])
 
@@ -48,7 +48,7 @@ def test_a_plugin_is_told_what_happens_to_jobs() -> None:
 
 
 def test_a_slow_observer_delays_no_job() -> None:
-    """What there is no room for is refused, and offered again later."""
+    """Events without room are refused, and offered again later."""
     go = threading.Event()
     events: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What operators do: pause queues, purge them, retry and drop failed jobs, read their histories."""
+"""Operations: pause and purge queues, retry and drop failed jobs, read their histories."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def code(answer: object) -> str:
 
 
 def submit(broker: Broker, n: int, queue: str = "default", headers: str = "") -> list[str]:
-    """Submit jobs of task shop.add, or of what the headers say."""
+    """Submit jobs of task shop.add, or of the task in the headers."""
     ids = [broker.new_id() for _ in range(n)]
     text = f"task:shop.add,content-type:msgpack,{headers}".rstrip(",")
     body = encode_batch([(queue, text)], [(i, 0, b"x") for i in ids])
@@ -53,14 +53,14 @@ def submit(broker: Broker, n: int, queue: str = "default", headers: str = "") ->
 
 
 def failure(kind: OutcomeKind = OutcomeKind.FAILED, error: str = "builtins.ValueError", **more):
-    """Return the outcome of a task that raised."""
+    """Return the outcome of a task that has raised."""
     result = encode_error(RemoteError(error, "it broke", "Traceback ..."))
     fields: dict[str, Any] = {"content_type": ERROR_TYPE, "started": 5.0, "run_time": 0.5, **more}
     return row(0, kind, result, **fields)
 
 
 def fail(broker: Broker, *ids: str, error: str = "builtins.ValueError", **more: Any) -> None:
-    """Let a worker take jobs one by one, and fail the ones named; the others succeed."""
+    """Let a worker run jobs one by one; the named ones fail, the others succeed."""
     broker.core.state.run_times.clear()
     messages = broker.worker(b"f", "failing", **more)
     while pairs := chunks(messages):
@@ -81,7 +81,7 @@ def states(broker: Broker, ids: list[str]) -> list[str]:
 
 
 def bulk(broker: Broker, bulk_id: str = "s", **arguments: Any) -> int:
-    """Go on to the end; return how many jobs were touched."""
+    """Run a bulk operation to its end; return the number of affected jobs."""
     answer = ask(broker, "bulk", id=bulk_id, **arguments)
     assert not isinstance(answer, Error), answer
     for _ in range(100):
@@ -140,7 +140,7 @@ def test_delayed_jobs_of_a_paused_queue_become_ready_and_wait(broker: Broker) ->
 
 
 def test_a_queue_that_only_a_worker_named_can_be_paused(broker: Broker) -> None:
-    """Its jobs are yet to come."""
+    """It has no jobs yet."""
     broker.worker()
     assert ask(broker, "pause", queue="default") is None
     broker.submit()
@@ -157,7 +157,7 @@ def test_a_queue_that_is_not_there_is_said(broker: Broker, name: str) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_a_purge_ends_what_waits_and_leaves_what_runs(broker: Broker) -> None:
-    """Waiting, delayed, in the window or beyond it."""
+    """Waiting and delayed jobs, in the window or outside of it."""
     running, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     waiting = submit(broker, 12)
@@ -175,7 +175,7 @@ def test_a_purge_ends_what_waits_and_leaves_what_runs(broker: Broker) -> None:
 
 
 def test_a_purge_reaches_jobs_beyond_the_window(tmp_path: Path) -> None:
-    """They are in the store only, and the window is not filled with them later."""
+    """These are in the store only, and the window is not filled with them later."""
     broker = Broker(tmp_path, Limits(queue_window=4))
     submit(broker, 20)
     assert bulk(broker, action="cancel", queue="default") == 20
@@ -187,7 +187,7 @@ def test_a_purge_reaches_jobs_beyond_the_window(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_what_comes_after_the_begin_is_not_purged(broker: Broker) -> None:
-    """A bulk operation ends: it goes up to the last job that was there."""
+    """A bulk operation affects jobs up to the last number at its start, so it ends."""
     submit(broker, 12)
     broker.put(
         b"boss", Call("7", "bulk", pack({"id": "s", "action": "cancel", "queue": "default"}))
@@ -199,7 +199,7 @@ def test_what_comes_after_the_begin_is_not_purged(broker: Broker) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_a_slice_is_one_commit_and_a_crash_between_two_loses_nothing(broker: Broker) -> None:
-    """The mark goes on where it was; the caller asks again and hears the whole count."""
+    """The operation continues at its cursor; the repeated call returns the whole count."""
     ids = submit(broker, 22)
     begin = {"id": "s", "action": "cancel", "queue": "default", "reason": "purged"}
     broker.put(b"boss", Call("7", "bulk", pack(begin)))
@@ -277,7 +277,7 @@ def test_a_disk_without_space_stops_a_bulk_operation_until_there_is_some(broker:
 
 
 def test_the_name_of_the_call_before_1_0_is_taken_too(broker: Broker) -> None:
-    """Also where the call is checked against what a key may do, since it is read as the new one."""
+    """Also where grants are checked, since the old name is read as the new one."""
     broker.submit()
     frames = Call("7", "sweep", pack({"id": "s", "action": "cancel", "queue": "default"})).frames()
     assert decode(frames).name == "bulk"
@@ -350,7 +350,7 @@ def test_a_retry_survives_a_crash(broker: Broker) -> None:
 def test_a_broker_killed_right_after_the_commit_has_done_it(
     broker: Broker, name: str, expected: str
 ) -> None:
-    """Before its answer; whoever asks again hears what is."""
+    """It was killed before its answer; the repeated call returns the state."""
     [job_id] = failed(broker, 1)
     ask(broker, "pause", queue="default")
     broker.put(b"boss", Call("7", name, pack({"ids": [job_id]})))
@@ -371,7 +371,7 @@ def test_what_cannot_be_retried_or_dropped_says_its_state(broker: Broker) -> Non
 
 
 def test_retrying_twice_is_one_retry(broker: Broker) -> None:
-    """A client may resend what was not answered."""
+    """A client may repeat an unanswered call."""
     [job_id] = failed(broker, 1)
     ask(broker, "pause", queue="default")
     ask(broker, "retry", ids=[job_id])
@@ -381,7 +381,7 @@ def test_retrying_twice_is_one_retry(broker: Broker) -> None:
 
 
 def test_a_retry_of_an_attempt_is_done_to_that_attempt_only(broker: Broker) -> None:
-    """Asked again, also after the job failed once more, it changes nothing."""
+    """The repeated call changes nothing, even after the job has failed again."""
     one, two = failed(broker, 2)
     first = {"ids": [one, two], "attempts": [1, 2]}
     assert ask(broker, "retry", **first) == [[one, "queued", "failed"], [two, "failed", "failed"]]
@@ -400,7 +400,7 @@ def test_attempts_that_do_not_fit_the_ids_are_refused(broker: Broker, attempts: 
 
 
 def test_a_retried_job_goes_to_the_back_of_its_queue(tmp_path: Path) -> None:
-    """Also where the window is smaller than what waits."""
+    """Also if the window is smaller than the queue."""
     broker = Broker(tmp_path, Limits(queue_window=4))
     ids = failed(broker, 3)
     ask(broker, "pause", queue="default")
@@ -421,7 +421,7 @@ def test_a_retried_job_goes_to_the_back_of_its_queue(tmp_path: Path) -> None:
 
 
 def test_an_expiry_that_has_passed_does_not_stop_a_retry(broker: Broker) -> None:
-    """The operator wants it now."""
+    """The operator wants the job to run now."""
     ids = submit(broker, 1, headers=f"expires:{broker.clock.now() + 10}")
     fail(broker, *ids)
     broker.clock.time += 20
@@ -502,7 +502,7 @@ def test_many_failed_jobs_are_dropped_slice_by_slice(broker: Broker) -> None:
 
 
 def retry(broker: Broker, n: int, **more: Any) -> str:
-    """Submit a job that fails ``n`` times and is tried again each time."""
+    """Submit a job that fails ``n`` times and is retried each time."""
     job_id, _ = broker.submit()
     messages = broker.worker()
     for number in range(n):
@@ -552,7 +552,7 @@ def test_the_last_ten_attempts_are_kept(broker: Broker) -> None:
 
 
 def test_a_history_goes_with_the_outcome(broker: Broker) -> None:
-    """Not before, and with the first commit after it at the latest."""
+    """Not before the outcome, and with the next commit after it at the latest."""
     job_id = retry(broker, 1)
     [(chunk, _)] = chunks([broker.dispatched[-1]])
     broker.answer(b"worker", chunk, [row()])
@@ -577,7 +577,7 @@ def test_a_very_long_error_is_not_kept_but_said(broker: Broker) -> None:
 
 
 def test_a_retry_whose_commit_failed_leaves_no_history(broker: Broker) -> None:
-    """The worker says it again, and it counts once."""
+    """The worker repeats its REPLY, which then counts once."""
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     outcome = failure(OutcomeKind.RETRY, countdown=1.0)
@@ -598,7 +598,7 @@ def test_a_retry_whose_commit_failed_leaves_no_history(broker: Broker) -> None:
 def test_failed_jobs_over_their_age_are_forgotten(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a warning and a counter; younger ones stay."""
+    """With a warning and a counter; younger ones are kept."""
     broker = Broker(tmp_path, Limits(failed_ttl=100.0))
     old = failed(broker, 2)
     broker.wait(60.0)
@@ -629,7 +629,7 @@ def test_failed_jobs_over_their_bytes_are_forgotten_the_oldest_first(tmp_path: P
 
 
 def test_the_age_of_failed_jobs_is_looked_at_after_a_restart(tmp_path: Path) -> None:
-    """Also where no other job fails from then on."""
+    """Also if no other job fails from then on."""
     broker = Broker(tmp_path, Limits(failed_ttl=100.0))
     ids = failed(broker, 2)
     broker.wait(60.0)
@@ -642,7 +642,7 @@ def test_the_age_of_failed_jobs_is_looked_at_after_a_restart(tmp_path: Path) -> 
 
 
 def test_the_bytes_of_failed_jobs_count_after_a_restart(tmp_path: Path) -> None:
-    """The oldest go as soon as there are too many, whichever broker had them first."""
+    """The oldest are deleted as soon as there are too many, whichever run stored them."""
     broker = Broker(tmp_path, Limits(max_failed_bytes=1000))
     ids = []
     for _ in range(3):

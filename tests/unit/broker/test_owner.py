@@ -1,4 +1,4 @@
-"""What the owner of a shared store says to its peers, and a broker without one does not."""
+"""Reports of a broker of a shared store about its owner; other brokers send none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: What peers name that do not know the extension.
+#: The extensions of peers that do not know ``owner``.
 OLD = tuple(name for name in EXTENSIONS if name != "owner")
 
 
@@ -31,7 +31,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def share(broker: Broker) -> OwnerInfo:
-    """Make the store one that other brokers may own too."""
+    """Mark the store as shared with other brokers."""
     state = broker.core.state
     state.owner = OwnerInfo(state.epoch, "active", "tcp://10.0.0.5:1", "", state.store_id)
     return state.owner
@@ -82,7 +82,7 @@ def test_a_legacy_peer_is_told_nothing(broker: Broker) -> None:
 
 
 def test_a_broker_with_a_store_for_itself_says_what_it_always_has(broker: Broker) -> None:
-    """Byte by byte: the ACK, the HEARTBEATs and the chunks."""
+    """The ACK, the HEARTBEATs and the chunks are the same byte by byte."""
     ack, heartbeat = inform(broker, b"client", EXTENSIONS)
     state = broker.core.state
     assert isinstance(ack, Ack)
@@ -98,7 +98,7 @@ def test_a_broker_with_a_store_for_itself_says_what_it_always_has(broker: Broker
 
 
 def test_chunks_of_a_shared_store_carry_the_epoch(broker: Broker) -> None:
-    """Also one that is sent again: by who owns the store then."""
+    """Also a chunk that another owner sends again."""
     owner = share(broker)
     broker.worker()
     broker.submit(headers="expires:99999999999")
@@ -116,7 +116,7 @@ def test_chunks_of_a_shared_store_carry_the_epoch(broker: Broker) -> None:
 def test_deliveries_of_a_job_without_guarantee_are_other_ones_with_each_owner(
     broker: Broker,
 ) -> None:
-    """No one knows those by the owner before, whose worker may still send parts of a stream."""
+    """The deliveries of an earlier owner are not known, and its worker may still send parts."""
     deliveries = []
     for _ in range(2):
         share(broker)

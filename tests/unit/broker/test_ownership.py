@@ -1,4 +1,4 @@
-"""Ownership of a shared store: when a standby claims it, and what peers are told."""
+"""Ownership of a shared store: when a standby claims it, and the reports to peers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def standby() -> Standby:
 
 
 def test_a_store_without_an_owner_is_claimed_at_once(standby: Standby) -> None:
-    """A new one, and one that was released."""
+    """A new store, and a released one."""
     assert standby.read(LeaseRow("s"))
     other = Standby()
     assert not other.read()
@@ -90,7 +90,7 @@ def test_a_new_owner_begins_anew(standby: Standby) -> None:
 
 
 def test_slow_commits_of_its_own_say_nothing_of_the_owner(standby: Standby) -> None:
-    """While the database is slow for all, the owner cannot renew either."""
+    """While the database is slow for all brokers, the owner cannot renew either."""
     assert standby.until_claim(takes=COMMIT_LIMIT + 0.01) == float("inf")
     assert standby.until_claim(takes=COMMIT_LIMIT - 0.01) >= BEAT_TIMEOUT - COMMIT_LIMIT
 
@@ -104,7 +104,7 @@ def test_one_slow_commit_begins_anew(standby: Standby) -> None:
 
 
 def test_a_standby_that_did_not_read_the_lease_has_seen_nothing(standby: Standby) -> None:
-    """It was stopped, and perhaps the database with it."""
+    """It was suspended, and perhaps the database with it."""
     assert not standby.read()
     standby.now += 100.0
     assert not standby.read()
@@ -124,7 +124,7 @@ def test_a_failure_to_read_begins_anew(standby: Standby) -> None:
 def test_each_reason_is_logged_once_until_the_store_can_be_used(
     standby: Standby, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last one may be another than the first: a server that comes back, with other rows."""
+    """The last reason may differ from the first: a server may come back with other rows."""
     caplog.set_level("INFO", "eventmq.broker")
     for _ in range(2):
         for reason in ("refused", "put back", "refused", *(f"{n}" for n in range(100))):
@@ -141,7 +141,7 @@ def test_each_reason_is_logged_once_until_the_store_can_be_used(
 
 
 def test_an_owner_whose_connection_is_gone_is_overtaken_soon(standby: Standby) -> None:
-    """It still has half a second to come back, counted from the read that saw it disconnected."""
+    """It has half a second to reconnect, counted from the read that saw it disconnected."""
     assert not standby.read()
     disconnected = OTHER._replace(beat=101, connected=False)
     assert not standby.read(disconnected)
@@ -149,7 +149,7 @@ def test_an_owner_whose_connection_is_gone_is_overtaken_soon(standby: Standby) -
 
 
 def test_a_sign_that_the_connection_has_ended_makes_it_read_at_once(standby: Standby) -> None:
-    """What it reads then counts: a sign that comes late, or is wrong, changes nothing."""
+    """Only the lease counts: a late or wrong sign has no other effect."""
     standby.read()
     standby.watch.freed(standby.now)
     assert standby.watch.next_at == standby.now
@@ -158,7 +158,7 @@ def test_a_sign_that_the_connection_has_ended_makes_it_read_at_once(standby: Sta
 
 
 def test_an_owner_that_comes_back_is_left_alone(standby: Standby) -> None:
-    """It has claimed the store itself, in another epoch."""
+    """It has claimed the store again, in another epoch."""
     assert not standby.read()
     assert not standby.read(OTHER._replace(connected=False))
     standby.now += 0.2
@@ -184,7 +184,7 @@ def test_slow_commits_after_the_end_count_anew(standby: Standby) -> None:
 
 
 def test_its_own_claim_whose_answer_was_lost_is_claimed_again(standby: Standby) -> None:
-    """The epoch is its own, but what the store has was not read in it."""
+    """The epoch is its own, but the store was not recovered in it."""
     assert standby.read(LeaseRow("s", 8, "me", "tcp://me:1"))
 
 
@@ -209,7 +209,7 @@ def test_tries_become_rare_while_the_store_is_away(standby: Standby) -> None:
 
 
 def test_what_was_handed_over_is_left_to_others_for_a_while(standby: Standby) -> None:
-    """Then it is better with this broker than with none."""
+    """After that, this broker is a better owner than none."""
     standby.read(LeaseRow("s"))
     standby.watch.claimed(1, standby.now)
     standby.watch.released(standby.now)
@@ -218,7 +218,7 @@ def test_what_was_handed_over_is_left_to_others_for_a_while(standby: Standby) ->
 
 
 def test_what_another_has_taken_and_released_is_claimed_at_once(standby: Standby) -> None:
-    """It was handed over, and that is done."""
+    """The handover has ended."""
     standby.read(LeaseRow("s"))
     standby.watch.claimed(1, standby.now)
     standby.watch.released(standby.now)
@@ -240,7 +240,7 @@ def test_an_owner_reads_the_lease_no_more(standby: Standby) -> None:
 
 
 class Clock:
-    """Monotonic time, which a test moves, and which each call moves a little."""
+    """Monotonic time, which tests set and each call advances a little."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -260,7 +260,7 @@ def candidates(database: SharedDatabase, clock: Callable[[], float]) -> list[Can
 
 
 def step(candidate: Candidate, clock: Clock, seconds: float) -> int:
-    """Let it do what is due for some time; return the epoch that it has claimed."""
+    """Call `step` when it is due, for some time; return the claimed epoch."""
     end = clock.now + seconds
     while clock.now < end:
         if epoch := candidate.step():
@@ -287,7 +287,7 @@ def test_a_frozen_owner_is_overtaken_and_fenced() -> None:
     assert step(b, clock, 10.0) == 2
     assert clock.now - began <= BEAT_TIMEOUT + READ_EVERY
     [first, _] = database.leases
-    with pytest.raises(Unknown):  # its connection was ended
+    with pytest.raises(Unknown):  # the claim ended its connection
         first.renew()
     first.look()
     with pytest.raises(Fenced):
@@ -298,7 +298,7 @@ def test_a_frozen_owner_is_overtaken_and_fenced() -> None:
 
 
 def test_an_owner_that_has_lost_its_connection_claims_anew_at_once() -> None:
-    """Before the standby does, which that has woken."""
+    """Before the standby does, which the lost connection has woken."""
     clock, database = Clock(), SharedDatabase("s")
     a, b = candidates(database, clock)
     step(a, clock, 0.1)
@@ -329,7 +329,7 @@ def test_while_the_store_is_away_no_owner_is_named_by_who_was_it() -> None:
 def test_a_store_that_can_be_read_and_not_claimed_is_tried_ever_more_rarely(
     frozen: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each reason is logged once, and the last one stays: reads do not show that it is over."""
+    """Each reason is logged once, and the last one stays: a read does not clear it."""
     caplog.set_level("INFO", "eventmq.broker")
     clock, database = Clock(), SharedDatabase("s")
     a, b = candidates(database, clock)
@@ -397,7 +397,7 @@ def test_an_owner_at_work_leaves_no_time_without_one(standby: Standby) -> None:
 
 
 def test_the_time_without_an_owner_begins_with_its_last_beat(standby: Standby) -> None:
-    """And ends when this broker has claimed the store."""
+    """It ends when this broker has claimed the store."""
     standby.read()
     began = standby.now
     standby.until_claim()
@@ -409,7 +409,7 @@ def test_the_time_without_an_owner_begins_with_its_last_beat(standby: Standby) -
 
 
 def test_the_time_without_an_owner_ends_where_another_broker_takes_over(standby: Standby) -> None:
-    """From when it was seen that the store was given up."""
+    """It begins when the release of the store was seen."""
     standby.read()
     standby.read(LeaseRow("s", 7))
     began = standby.now
@@ -420,7 +420,7 @@ def test_the_time_without_an_owner_ends_where_another_broker_takes_over(standby:
 
 
 def test_an_owner_that_loses_the_store_counts_until_it_has_it_again(standby: Standby) -> None:
-    """As does a broker that cannot read the lease."""
+    """Also while it cannot read the lease."""
     standby.read(LeaseRow("s", 7))
     standby.watch.claimed(8, standby.now)
     before = standby.watch.without_owner(standby.now)
@@ -439,7 +439,7 @@ def test_an_owner_that_loses_the_store_counts_until_it_has_it_again(standby: Sta
 def test_a_standby_knows_between_which_times_the_owner_had_its_last_beat(
     standby: Standby,
 ) -> None:
-    """Between two reads; before the first of them nothing is known."""
+    """Between two reads; before the first read there is no bound."""
     standby.read(OTHER, takes=0.0)
     assert standby.watch.passed(standby.now).most == float("inf")
     before = standby.now

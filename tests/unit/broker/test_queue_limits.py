@@ -1,4 +1,4 @@
-"""Limits of whole queues, kept by the broker over all workers, tasks and keys."""
+"""Limits of whole queues, applied by the broker over all workers, tasks and keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BOTH = '[[10, "default"], [10, "other"]]'
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
-    """Call it with rate and concurrency of the queue ``default``."""
+    """Start a broker with rate and concurrency for the queue ``default``."""
     brokers = []
 
     def start(rate: str = "", max_running: int = 0, **limits: int) -> Broker:
@@ -41,7 +41,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
 def test_so_many_of_a_queue_run_at_a_time_whatever_their_task(
     start: Callable[..., Broker],
 ) -> None:
-    """Over tasks, keys and workers; another queue goes on."""
+    """Over tasks, keys and workers; jobs of another queue run."""
     broker = start(max_running=3)
     ids = submit(broker, 10, _SEND) + submit(broker, 10, f"{_SORT},limit-key:a")
     others = submit(broker, 10, _SEND, queue="other")
@@ -137,7 +137,7 @@ def test_a_restart_keeps_what_is_left_of_the_rate_and_what_runs(
     again = Workers(broker, "b")
     assert again.got == []
     again.wait(broker.limits.heartbeat_timeout + 1.0)
-    assert 0 < len(again.got) <= 3  # one token each six seconds
+    assert 0 < len(again.got) <= 3  # one token every six seconds
 
 
 def test_a_queue_whose_limit_is_gone_after_a_restart_is_free(start: Callable[..., Broker]) -> None:
@@ -181,7 +181,7 @@ def test_a_cancelled_job_makes_room(start: Callable[..., Broker]) -> None:
 def test_jobs_without_guarantee_are_under_the_limits_of_their_queue(
     start: Callable[..., Broker],
 ) -> None:
-    """They are held back and counted as the others."""
+    """They are blocked and counted like stored jobs."""
     broker = start("4/m", 2)
     submit(broker, 4, _TRANSIENT)
     submit(broker, 4, _SEND)
@@ -222,7 +222,7 @@ def test_a_job_without_guarantee_makes_room_however_it_ends(
 
 
 def test_a_legacy_worker_is_held_back_too(start: Callable[..., Broker]) -> None:
-    """It has one job per slot, and its REPLY makes room."""
+    """It has one job per slot, and its REPLY frees the limit."""
     broker = start(max_running=1)
     body = b'["run", {"path": "jobs", "callable": "work"}]'
     for _ in range(3):
@@ -238,11 +238,11 @@ def test_a_legacy_worker_is_held_back_too(start: Callable[..., Broker]) -> None:
         broker.tell(b"old", Ready(f"again{done}"))
 
 
-# Looking
+# Status
 
 
 def test_the_limits_of_queues_are_shown(start: Callable[..., Broker]) -> None:
-    """With what is left of them."""
+    """With their usage."""
     broker = start("10/m", 3)
     submit(broker, 5, _SEND)
     submit(broker, 1, _SEND, queue="other")

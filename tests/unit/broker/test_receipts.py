@@ -1,4 +1,4 @@
-"""Receipts and REPLYs of repeated, refused and last REQUESTs."""
+"""Receipts and REPLYs of repeated and refused REQUESTs, and of those in the last commit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ends(messages: Sequence[Command]) -> list[object]:
 
 
 def accepted(broker: Broker, client: bytes = b"client") -> str:
-    """Submit a job, and return its id once its receipt has come."""
+    """Submit a job, and return its id after its receipt."""
     broker.tell(client, inform(client))
     job_id = broker.new_id()
     broker.tell(client, request(job_id))
@@ -63,7 +63,7 @@ def run(broker: Broker) -> None:
 
 
 class FullDisk:
-    """A store none of whose commits succeeds."""
+    """A store whose commits all fail."""
 
     def submit(self, writes: object) -> None: ...
 
@@ -72,7 +72,7 @@ class FullDisk:
 
 
 class NearlyFullDisk:
-    """A store that keeps its reserve: no new jobs."""
+    """A store at its disk reserve, which accepts no new jobs."""
 
     def submit(self, writes: Sequence[object]) -> None:
         self.writes = writes
@@ -86,7 +86,7 @@ class NearlyFullDisk:
 
 
 def test_a_peer_that_reads_rows_no_more_gets_the_receipt_of_a_cancelled_job(broker: Broker) -> None:
-    """All in one tick: the REPLY has gone before the receipt is due."""
+    """All in one tick: the REPLY is sent before the receipt is due."""
     broker.tell(b"client", inform(b"client"))
     job_id = broker.new_id()
     broker.tell(b"client", request(job_id))
@@ -143,7 +143,7 @@ def refuse_by_reserve(broker: Broker, client: bytes, message: Request) -> Sequen
 
 
 def refuse_without_room(broker: Broker, client: bytes, message: Request) -> Sequence[Command]:
-    """As a job without guarantee, while the broker does not have the stored one in memory."""
+    """Submit it without guarantee, while the stored job with its id is not in memory."""
     stored = broker.core.state.jobs.pop(message.id)
     headers = f"{message.headers},guarantee:False"
     got = broker.tell(client, Request(message.id, message.queue, headers, message.body))
@@ -188,7 +188,7 @@ def test_a_refused_batch_leaves_the_reply_for_a_job_with_one_of_its_ids(broker: 
 def test_a_refused_second_request_gives_the_reply_back_to_a_peer_without_rows(
     broker: Broker,
 ) -> None:
-    """The second one would have got it, had it been accepted."""
+    """If accepted, the second peer would have got the REPLY."""
     job_id, _ = broker.submit(client=b"old", headers="reply-requested")
     broker.tell(b"second", inform(b"second"))
     assert ["store-full"] == codes(refuse_by_commit(broker, b"second", request(job_id)))
@@ -270,7 +270,7 @@ def test_a_repeated_request_does_not_hold_up_the_receipts_of_others(broker: Brok
 
 
 def commit(broker: Broker) -> list[Command]:
-    """Commit the tick as a runner that ends does; return what is sent then."""
+    """Commit the tick as a stopping runner does; return the messages that are sent then."""
     writes, settle = broker.core.take_batch()
     broker.store.submit(writes)
     for write_results in broker.store.finished():
@@ -280,7 +280,7 @@ def commit(broker: Broker) -> list[Command]:
 
 @pytest.mark.parametrize("wish", ["late-ack", "ack-requested,reply-requested"])
 def test_the_receipt_of_a_job_of_the_last_commit_is_sent(broker: Broker, wish: str) -> None:
-    """The broker does not come to its late receipts any more."""
+    """The broker has no later tick for late receipts."""
     broker.tell(b"client", inform(b"client"))
     job_id = broker.new_id()
     broker.put(b"client", request(job_id, wish))
@@ -291,7 +291,7 @@ def test_the_receipt_of_a_job_of_the_last_commit_is_sent(broker: Broker, wish: s
 
 
 def test_the_receipt_of_a_job_before_a_disconnect_is_sent_with_its_commit(broker: Broker) -> None:
-    """A broker without running jobs is gone after that."""
+    """A broker without running jobs ends after that."""
     broker.tell(b"client", inform(b"client"))
     job_id = broker.new_id()
     broker.put(b"client", request(job_id))
@@ -305,7 +305,7 @@ def test_the_receipt_of_a_job_before_a_disconnect_is_sent_with_its_commit(broker
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Broker]:
-    """A broker whose queues take one job."""
+    """A broker whose queues accept one job."""
     broker = Broker(tmp_path, limits=Limits(max_queue_length=1))
     broker.tell(b"client", inform(b"client"))
     yield broker
@@ -317,7 +317,7 @@ def full(tmp_path: Path) -> Iterator[Broker]:
 def test_a_repeated_request_gets_its_receipt_from_a_full_queue(
     full: Broker, wish: str, again: bytes
 ) -> None:
-    """Its caller would take an accepted job for a refused one."""
+    """Otherwise its caller would take an accepted job for a refused one."""
     job_id, got = full.submit(headers=wish)
     assert [job_id] == [acked for acked, _ in acks(got)]
     _, got = full.submit(job_id, headers=wish, client=again)
@@ -339,8 +339,8 @@ def test_a_repeated_request_of_a_leased_job_gets_its_receipt_from_a_full_queue(
 
 
 def test_a_repeated_request_of_one_tick_gets_its_receipt_from_a_full_queue(full: Broker) -> None:
-    """The broker reads what it will commit anew in each tick."""
-    full.put(b"client", request("late", "ack-requested"))  # takes the place
+    """The broker collects the ids of a commit anew in each tick."""
+    full.put(b"client", request("late", "ack-requested"))  # fills the queue
     for _ in range(2):
         full.put(b"client", request("late", "ack-requested"))
         full.put(b"client", request("other", "ack-requested"))
@@ -369,7 +369,7 @@ def test_a_repeated_graph_gets_its_receipt_from_a_full_queue(tmp_path: Path) -> 
     ids, message = graph_request(broker, A | B)
     for _ in range(2):
         assert [(ids[0], None)] == acks(broker.tell(b"client", message))
-    for _ in range(2):  # in one tick with a new one
+    for _ in range(2):  # in the same tick as a new one
         broker.put(b"client", message)
     broker.put(b"client", graph_request(broker, A | B)[1])
     broker.tick()

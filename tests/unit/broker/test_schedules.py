@@ -1,4 +1,4 @@
-"""What the broker does with SCHEDULE and UNSCHEDULE, and who is told: kept before acknowledged."""
+"""SCHEDULE and UNSCHEDULE in the broker: stored before they are acknowledged, then forwarded."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_headers_of_the_job_are_kept_and_those_of_time_are_not(broker: Broker) -
 
 
 def test_the_identity_is_what_is_called_with_what() -> None:
-    """Hash of path, callable and arguments: not of when, nor of the order of keys."""
+    """A hash of path, callable and arguments, not of trigger or order of keys."""
     assert identity(BODY, "") == identity(legacy(), "")
     turned = json.dumps(["run", dict(reversed(json.loads(BODY)[1].items()))]).encode()
     assert identity(BODY, "") == identity(turned, "")
@@ -98,7 +98,7 @@ def test_a_schedule_of_the_same_call_is_replaced(broker: Broker) -> None:
 
 
 def test_the_same_again_changes_nothing(broker: Broker) -> None:
-    """Resending is safe: it neither runs at once again nor begins anew."""
+    """Repeating is safe: the schedule neither fires at once nor restarts."""
     message = Schedule("1", "q", "interval:60,ack-requested", BODY)
     broker.tell(b"c", message)
     before = stored(broker)
@@ -108,7 +108,7 @@ def test_the_same_again_changes_nothing(broker: Broker) -> None:
 
 
 def test_one_that_has_ended_begins_anew(broker: Broker) -> None:
-    """As it does when its beat has removed it already."""
+    """As it does if the scheduler has removed it already."""
     message = Schedule("1", "q", "interval:60,run_count:2", BODY)
     broker.tell(b"c", message)
     [made] = stored(broker)
@@ -121,7 +121,7 @@ def test_one_that_has_ended_begins_anew(broker: Broker) -> None:
 
 @pytest.mark.parametrize("interval", [None, "60"])
 def test_unschedule_removes_by_identity(broker: Broker, interval: str | None) -> None:
-    """Whatever the form, the queue and the interval; cron ones too."""
+    """Whatever the form, the queue and the interval, also with a cron expression."""
     broker.tell(b"c", Schedule("1", "q", "", BODY, "-1", "* * * * *"))
     broker.tell(b"c", Schedule("2", "q", "interval:60", legacy(2)))
     cron = None if interval is None else ""

@@ -1,4 +1,4 @@
-"""Sessions that count jobs: their slots share what they are given."""
+"""Sessions that count jobs: their slots share their chunks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def join(broker: Broker, name: str, jobs: int) -> None:
 
 
 def counts(broker: Broker, name: str) -> list[int]:
-    """Return how many jobs each chunk has that a session got since the last call."""
+    """Return the number of jobs of each chunk that a session got since the last call."""
     return [len(index.entries) for _, index in chunks(broker.took(name.encode()))]
 
 
 def test_free_slots_are_filled_with_one_chunk_of_jobs_of_any_length(broker: Broker) -> None:
-    """Nothing is known of the run time; others get one such job per chunk."""
+    """The run time is not known; other sessions get one such job per chunk."""
     broker.submit_batch([broker.new_id() for _ in range(50)])
     broker.worker(b"w", "w", window=0)
     got = chunks(broker.ready(b"w", window=40, jobs=40))
@@ -25,7 +25,7 @@ def test_free_slots_are_filled_with_one_chunk_of_jobs_of_any_length(broker: Brok
 
 
 def test_it_gets_as_many_new_jobs_as_have_ended(broker: Broker) -> None:
-    """Without a word about room: what it wants is absolute."""
+    """Without a new STATUS, since its credit is absolute."""
     broker.submit_batch([broker.new_id() for _ in range(50)])
     broker.worker(b"w", "w", window=0)
     ((chunk, _),) = chunks(broker.ready(b"w", window=40, jobs=40))
@@ -43,7 +43,7 @@ def test_it_holds_no_more_chunks_than_it_wants(broker: Broker) -> None:
 
 
 def test_few_jobs_are_divided_among_those_that_want_them(broker: Broker) -> None:
-    """Nobody takes all because it came first."""
+    """The first session does not get all of them."""
     join(broker, "a", 40)
     join(broker, "b", 40)
     broker.submit_batch([broker.new_id() for _ in range(10)])
@@ -51,7 +51,7 @@ def test_few_jobs_are_divided_among_those_that_want_them(broker: Broker) -> None
 
 
 def test_a_session_that_wants_nothing_gets_nothing(broker: Broker) -> None:
-    """Zero is the end of counting jobs, and the window says the rest."""
+    """With zero jobs it counts chunks, and the window applies."""
     join(broker, "a", 40)
     broker.ready(b"a", window=0)
     broker.submit()
@@ -59,13 +59,13 @@ def test_a_session_that_wants_nothing_gets_nothing(broker: Broker) -> None:
 
 
 def statuses(broker: Broker, name: str) -> list[str | None]:
-    """Return what the HEARTBEATs said that a worker got since the last call."""
+    """Return the status of the HEARTBEATs that a worker got since the last call."""
     got = broker.took(name.encode())
     return [message.status for message in got if isinstance(message, Heartbeat)]
 
 
 def test_a_worker_is_told_how_many_jobs_wait_for_it(broker: Broker) -> None:
-    """Also while it gets chunks all the time, and those that it has do not count."""
+    """Also while it gets chunks all the time; its own jobs do not count."""
     broker.worker(b"w", "w", window=1)
     for _ in range(4):
         broker.submit()
@@ -83,7 +83,7 @@ def test_a_worker_is_told_how_many_jobs_wait_for_it(broker: Broker) -> None:
 
 
 def test_a_worker_that_is_always_between_two_jobs_is_told_too(broker: Broker) -> None:
-    """Each turn of the broker comes with an answer, when it has nothing for a moment."""
+    """Each tick of the broker has an answer of it, when it has no job for a moment."""
     broker.worker(b"w", "w", window=1)
     for _ in range(20):
         broker.submit()
@@ -99,6 +99,6 @@ def test_a_worker_that_is_always_between_two_jobs_is_told_too(broker: Broker) ->
 
 
 def test_a_legacy_worker_is_told_nothing(broker: Broker) -> None:
-    """It would not understand it."""
+    """It would not understand the status."""
     got = broker.tell(b"p", Inform(broker.new_id(), "", "worker"))
     assert [message.status for message in got if isinstance(message, Heartbeat)] == [None]

@@ -1,4 +1,4 @@
-"""What STATUS says: what each key of EventMQ 0.3 counts, and how the workers are called."""
+"""STATUS: the meaning of each key of EventMQ 0.3, and the names of workers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def submit(broker: Broker, headers: str = "guarantee") -> str:
 
 
 def give(broker: Broker, identity: bytes = b"w") -> None:
-    """Let a worker without FEATURES take a job."""
+    """Let a worker without FEATURES get a job."""
     if not any(key.identity == identity for key in broker.core.state.peers):
         broker.tell(identity, Inform("i", "", "worker"))
     broker.tell(identity, Ready("r"))
 
 
 def test_latency_is_the_mean_age_of_what_workers_have_in_milliseconds(broker: Broker) -> None:
-    """And the longest; a job that waits is in neither."""
+    """And the longest age; waiting jobs do not count."""
     submit(broker)
     broker.clock.time += 2.0
     submit(broker)
@@ -63,7 +63,7 @@ def test_jobs_without_guarantee_are_counted_as_well(broker: Broker) -> None:
 
 
 def test_what_is_in_flight_after_a_restart_is_counted(broker: Broker) -> None:
-    """What was handed out before it is not: that counts from the start."""
+    """Jobs that were dispatched before the start do not count as processed."""
     submit(broker)
     give(broker)
     broker.crash()
@@ -77,7 +77,7 @@ def test_a_job_that_is_given_again_counts_again_and_a_resent_chunk_does_not(
 ) -> None:
     broker.submit()
     [(chunk, _)] = chunks(broker.worker(b"w1", "one"))
-    broker.worker(b"w1", "one")  # it informs again, and has received nothing
+    broker.worker(b"w1", "one")  # it informs again, and has received no chunk
     assert ask(broker)["processed_messages_by_queue"] == {"default": 1}
     broker.tell(b"w1", Kbai("k"))
     broker.worker(b"w2", "two")
@@ -106,7 +106,7 @@ def test_two_workers_of_one_name_are_two(broker: Broker) -> None:
 
 
 def test_a_worker_that_is_away_is_not_connected(broker: Broker) -> None:
-    """Its session waits for it a while."""
+    """Its session may reconnect within its grace."""
     submit(broker)
     give(broker)
     broker.crash()
@@ -135,7 +135,7 @@ def test_a_routing_id_that_is_no_text_is_hexadecimal(broker: Broker) -> None:
 
 
 def test_the_last_message_is_told_in_wall_time(broker: Broker) -> None:
-    """Which people read, and not the broker's own time, in which the wall clock does not step."""
+    """People read it; store time does not step with the wall clock."""
     broker.tell(b"s", Inform("i", "", "scheduler"))
     broker.tell(b"w", Inform("i", "", "worker"))
     sent_at = broker.clock.time
@@ -151,7 +151,7 @@ def test_the_last_message_is_told_in_wall_time(broker: Broker) -> None:
 
 
 def test_a_status_says_why_new_jobs_are_refused(broker: Broker) -> None:
-    """As long as less than the reserve is free; and for some time after a commit found no space."""
+    """While less than the reserve is free, and some time after a commit without space."""
     assert ({}, "") == told_of_space(broker)
     gauges = {"bytes": 5.0, "free_bytes": 256.0 * 2**20, "reserve_bytes": 256.0 * 2**20}
     broker.core.state.store_gauges = lambda: gauges

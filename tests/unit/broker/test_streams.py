@@ -1,4 +1,4 @@
-"""Streams in the broker: parts pass through, held back by credit, bounded whatever anybody does."""
+"""Streams in the broker: parts pass through, with flow control by credit and fixed limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: A reader of ours.
+#: Routing id of a reader with FEATURES.
 READER = b"eventmq1:client.reader"
 
 
@@ -42,7 +42,7 @@ class Streaming(Broker):
         return self.job
 
     def lease(self, identity: bytes = b"worker", session: str = "w") -> int:
-        """Let a worker come and take the job; return the delivery."""
+        """Connect a worker that gets the job; return the delivery."""
         got = self.worker(identity, session)
         (self.chunk, index), *_ = chunks(got)
         return index.entries[0].delivery
@@ -51,18 +51,18 @@ class Streaming(Broker):
         self, first: int, parts: int = 1, delivery: int = 1, identity: bytes = b"worker",
         size: int = 1,
     ) -> list[Command]:  # fmt: skip
-        """Yield parts, which are their indexes and some bytes; return what the worker was told."""
+        """Send parts, which are their indexes and some bytes; return the credit of the worker."""
         payloads = [pack(first + n) + b"\xc0" * (size - 1) for n in range(parts)]
         head = PartHead(delivery, first, parts)
         body = encode_parts("msgpack", payloads)
         return self.tell(identity, Reply(self.new_id(), body, self.job, head.format()))
 
     def read(self, call: str = "r1", client: bytes = READER, **more: Any) -> list[Command]:
-        """Ask for the stream."""
+        """Call ``stream``."""
         return self.tell(client, Call(call, "stream", pack({"id": self.job, **more})))
 
     def take(self, taken: int, call: str = "r1", client: bytes = READER, delivery: int = 1):
-        """Say what was taken; return what the worker was told."""
+        """Acknowledge parts; return the credit that the worker got."""
         self.sent.pop(b"worker", None)
         self.tell(client, Credit("c", call, str(delivery), str(taken)))
         return credited(self.took(b"worker"))
@@ -73,18 +73,18 @@ class Streaming(Broker):
 
 
 def credited(messages: list[Command]) -> list[int]:
-    """Return how many parts a worker was told were taken."""
+    """Return the numbers of acknowledged parts in the CREDITs of a worker."""
     return [int(m.taken) for m in messages if isinstance(m, Credit)]
 
 
 def batches(messages: list[Command]) -> list[tuple[int, int, int]]:
-    """Return delivery, first and number of parts of what a reader got."""
+    """Return delivery, first index and number of the parts that a reader got."""
     outcomes = [m.outcome or "" for m in messages if isinstance(m, Reply)]
     return [tuple(PartHead.parse(o)) for o in outcomes if o.startswith("part:")]  # type: ignore[misc]
 
 
 def ends(messages: list[Command]) -> list[tuple[int, int, str]]:
-    """Return delivery, number of parts and state of the ends that a reader was told."""
+    """Return delivery, number of parts and state of the ends that a reader got."""
     return [
         (*parse_end(m.outcome)[:2], unpack(m.result, "row")[1])
         for m in messages
@@ -103,7 +103,7 @@ def broker(tmp_path: Path) -> Iterator[Streaming]:
     broker.close()
 
 
-# The way of a part
+# Parts
 
 
 def test_parts_reach_the_reader_as_they_came_and_the_end_follows(broker: Streaming) -> None:
@@ -121,7 +121,7 @@ def test_parts_reach_the_reader_as_they_came_and_the_end_follows(broker: Streami
 
 
 def test_parts_need_no_commit(broker: Streaming) -> None:
-    """They ride the deferred sends of the tick without a write."""
+    """They are deferred sends of their tick, without a write."""
     broker.begin()
     broker.read()
     body = encode_parts("msgpack", [b"\x01"])
@@ -159,7 +159,7 @@ def test_a_job_that_yields_nothing_has_an_empty_stream(broker: Streaming) -> Non
      (OutcomeKind.EXPIRED, "expired")],
 )  # fmt: skip
 def test_the_end_says_how_the_job_ended(broker: Streaming, kind: int, state: str) -> None:
-    """Also to a reader that comes when nothing is left of the stream."""
+    """Also for a reader that comes when no parts are left."""
     broker.begin()
     broker.read()
     broker.finish(kind)
@@ -246,7 +246,7 @@ def test_the_slowest_reader_sets_the_pace(broker: Streaming) -> None:
 
 
 def test_a_new_reader_goes_on_where_the_last_one_stopped(broker: Streaming) -> None:
-    """Each part is taken once."""
+    """Each part is read once."""
     broker.begin()
     broker.read()
     broker.parts(0, 2)
@@ -270,7 +270,7 @@ def test_a_reader_that_comes_back_is_sent_what_it_has_not_taken(broker: Streamin
 
 
 def test_a_stream_that_was_read_is_over(broker: Streaming) -> None:
-    """Nothing of it is kept, and who asks again is told so."""
+    """No part of it is kept, and a later call gets an error."""
     broker.begin()
     broker.read()
     broker.parts(0, 2)
@@ -286,7 +286,7 @@ def test_a_stream_that_was_read_is_over(broker: Streaming) -> None:
 
 
 def test_a_job_that_does_not_stream_says_so(broker: Streaming) -> None:
-    """At its end: until then nobody knows what its task is."""
+    """At its end, since its task is not known before."""
     broker.job, _ = broker.submit()
     broker.lease()
     assert codes(broker.read()) == []
@@ -324,7 +324,7 @@ def test_a_bad_outcome_is_refused(broker: Streaming, outcome: str) -> None:
 
 
 def test_parts_of_another_delivery_or_worker_change_nothing(broker: Streaming) -> None:
-    """The worker is told not to go on."""
+    """The credit lets the worker stop sending."""
     broker.begin()
     broker.read()
     assert credited(broker.parts(0, 1, delivery=2)) == [NO_READER]
@@ -353,7 +353,7 @@ def test_another_run_begins_again_and_readers_see_it_by_the_delivery(broker: Str
 
 
 def test_parts_that_are_sent_again_are_passed_over(broker: Streaming) -> None:
-    """The worker may have missed what was taken."""
+    """The worker may have missed the CREDIT."""
     broker.begin()
     broker.read()
     broker.parts(0, 2)
@@ -373,7 +373,7 @@ def test_a_worker_whose_parts_are_missing_is_asked_for_them(broker: Streaming) -
 
 
 def test_a_restart_of_the_broker_loses_no_part_that_the_worker_keeps(tmp_path: Path) -> None:
-    """The worker sends again what was not taken, the reader asks again from where it is."""
+    """The worker repeats unacknowledged parts, and the reader calls again with its position."""
     broker = Streaming(tmp_path)
     broker.begin()
     broker.read()
@@ -403,7 +403,7 @@ def test_a_reader_that_needs_parts_which_are_lost_is_told(tmp_path: Path) -> Non
     broker.close()
 
 
-# Nobody reads
+# Streams without a reader
 
 
 def test_parts_that_no_client_reads_are_discarded_and_the_result_is_kept(broker: Streaming) -> None:
@@ -425,7 +425,7 @@ def test_parts_that_no_client_reads_are_discarded_and_the_result_is_kept(broker:
 
 
 def test_who_waits_for_the_result_alone_does_not_hold_the_job_back(broker: Streaming) -> None:
-    """Once the window is full, and for a second only; before that the parts are kept."""
+    """The parts are kept until the window is full, and then for a second only."""
     broker.begin()
     broker.tell(b"waits", Call("g", "get", pack({"ids": [broker.job]})))
     broker.parts(0, WINDOW - 1)
@@ -453,7 +453,7 @@ def test_a_task_that_says_how_long_parts_wait_is_held_back_so_long(
 
 
 def test_no_reader_loses_parts_to_one_who_waits_for_the_result(broker: Streaming) -> None:
-    """However slow the reader is."""
+    """Even if the reader is slow."""
     broker.begin()
     broker.read()
     broker.tell(b"waits", Call("g", "get", pack({"ids": [broker.job]})))
@@ -502,7 +502,7 @@ def test_the_parts_of_an_ended_job_wait_as_long(broker: Streaming) -> None:
 
 
 def test_a_failed_job_that_is_queued_again_streams_again(broker: Streaming) -> None:
-    """What is known of the run before does not stand in its way."""
+    """The discarded parts of the run before do not matter."""
     broker.begin()
     broker.read()
     broker.parts(0, 1)
@@ -517,7 +517,7 @@ def test_a_failed_job_that_is_queued_again_streams_again(broker: Streaming) -> N
     assert batches(broker.took(READER)) == [(delivery, 0, 2)]
 
 
-# Bounds
+# Limits
 
 
 def test_a_worker_that_ignores_the_window_loses_its_stream(tmp_path: Path) -> None:

@@ -53,13 +53,13 @@ def ids(chunk: Request) -> list[str]:
 
 
 def flood(broker: Broker, count: int) -> None:
-    """Let far more jobs of shop.add wait than the window holds, all in front."""
+    """Submit far more jobs of shop.add than the window holds, ahead of all others."""
     for _ in range(count // 500):
         broker.submit_batch([broker.new_id() for _ in range(500)])
 
 
 def worked_off(broker: Broker, worker: bytes, count: int) -> list[str]:
-    """Answer chunks until so many jobs were sent; return their ids in order."""
+    """Answer chunks until a number of jobs was sent; return their ids in order."""
     got: list[str] = []
     while len(got) < count:
         chunk = broker.dispatched[-1]
@@ -69,7 +69,7 @@ def worked_off(broker: Broker, worker: bytes, count: int) -> list[str]:
 
 
 def test_a_worker_gets_its_jobs_from_behind_a_flood_of_others(broker: Broker) -> None:
-    """The window is full of jobs of a task whose workers are busy; the other app is idle."""
+    """The window is full of jobs whose workers are busy; the other app is idle."""
     broker.worker(b"a", "a", tasks=("shop.add",))
     flood(broker, 20_000)
     own = submit(broker, "b.work")
@@ -87,14 +87,14 @@ def test_it_gets_them_also_after_a_restart(broker: Broker) -> None:
 
 
 def test_a_worker_of_both_gets_them_as_they_came(broker: Broker) -> None:
-    """First come, first served holds across tasks, beyond the window too."""
+    """First come, first served holds across tasks, also outside of the window."""
     sent = [submit(broker, "b.work" if i % 7 == 0 else "a.work") for i in range(400)]
     broker.worker(b"w", "w", tasks=("a.work", "b.work"))
     assert worked_off(broker, b"w", len(sent)) == sent
 
 
 def test_an_unknown_flood_fails_in_the_end_and_stops_no_other(broker: Broker) -> None:
-    """Also what never was in memory fails when the grace is over."""
+    """Also jobs that were never in memory fail after the grace."""
     broker.worker(b"b", "b", tasks=("b.work",))
     flood(broker, 1000)
     own = submit(broker, "b.work")
@@ -110,7 +110,7 @@ def test_an_unknown_flood_fails_in_the_end_and_stops_no_other(broker: Broker) ->
 
 
 def wait_with(broker: Broker, worker: bytes, seconds: float) -> None:
-    """Let time pass while a worker says that it lives."""
+    """Let time pass while a worker sends HEARTBEATs."""
     for _ in range(int(seconds / 5.0)):
         broker.wait(5.0)
         broker.ready(worker, 1, received=1)
@@ -132,7 +132,7 @@ def test_a_thousand_tasks_do_not_use_more_memory_than_one(
     broker: Broker,
     restart: bool,
 ) -> None:
-    """The window is for all of them; what it does not hold is read when a worker asks for it."""
+    """The tasks share the window; other jobs are read when a worker needs them."""
     names = [f"t{i}" for i in range(1000)]
     sent = [batch(broker, names) for _ in range(3)]
     assert len(broker.core.state.jobs) <= 64
@@ -166,7 +166,7 @@ def batch(broker: Broker, tasks: list[str]) -> list[str]:
 
 
 def test_a_job_of_one_task_too_many_is_refused_with_a_clear_error(tmp_path: Path) -> None:
-    """What waits for a task that is known is taken; when a subqueue has ended there is room."""
+    """Jobs of known tasks are accepted; an ended subqueue makes room."""
     broker = Broker(tmp_path, Limits(max_subqueues=2))
     submit(broker, "a.work")
     submit(broker, "b.work")
@@ -203,7 +203,7 @@ def test_one_message_cannot_begin_more_subqueues_than_allowed(tmp_path: Path) ->
 
 
 def test_a_queue_without_work_for_a_worker_does_not_hold_up_its_other_one(broker: Broker) -> None:
-    """The first queue has a new job of a stranger in every turn."""
+    """The first queue gets a new job of an unknown task in every tick."""
     broker.worker(b"b", "b", tasks=("b.work",), queues='[[9, "first"], [1, "second"]]')
     broker.tell(b"client", Request(broker.new_id(), "first", _A, b"x"))
     broker.put(b"client", Request(broker.new_id(), "first", _A, b"x"))
@@ -215,7 +215,7 @@ def test_a_queue_without_work_for_a_worker_does_not_hold_up_its_other_one(broker
 
 
 def commit(broker: Broker) -> None:
-    """End the reading of a turn, and settle its commit."""
+    """End the reading part of a tick, and settle its commit."""
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
     broker.store.submit(entries)
@@ -227,7 +227,7 @@ def commit(broker: Broker) -> None:
 
 
 def test_subqueues_share_the_window() -> None:
-    """One may use what others leave, and gives it back when they want it."""
+    """A subqueue may use the share of others, and gives it back when they need it."""
     queue = Queue("q", 64, 1 << 20, 0.0)
     assert queue.join(job(1)) == []
     assert queue.join(job(2, _B)) == []
@@ -244,7 +244,7 @@ def test_subqueues_share_the_window() -> None:
 
 
 def test_nothing_is_taken_past_a_job_that_is_in_the_store() -> None:
-    """Else it would be overtaken."""
+    """Otherwise that job would be overtaken."""
     queue = Queue("q", 64, 1 << 20, 0.0)
     for seq in (1, 5, 6):
         queue.join(job(seq))
@@ -272,11 +272,11 @@ def test_the_load_is_for_all_subqueues_together() -> None:
 
 
 def test_a_displaced_job_never_raises_the_edge() -> None:
-    """What is in the store only ranks above it, whatever joins and leaves."""
+    """All jobs in the store only rank after it, whatever joins and leaves."""
     subqueue = Subqueue(SubqueueKey("a.work"))
     for seq in (1, 2, 3, 4):
         subqueue.join(job(seq))
     assert subqueue.displace().seq == 4
-    subqueue.edge = (2, 2)  # as a claim would leave it that read no further
+    subqueue.edge = (2, 2)  # as after a read up to here
     assert subqueue.displace().seq == 3
     assert subqueue.edge == (2, 2)

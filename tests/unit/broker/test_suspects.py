@@ -1,4 +1,4 @@
-"""Jobs whose process or worker dies and hides who did it: what counts, and who travels alone."""
+"""Jobs whose process or worker dies without a proof of the cause: what counts, and isolation."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def ids(messages):
 
 
 def submit(broker: Broker, count: int) -> list[str]:
-    broker.core.state.run_times["shop.add"] = 1e-6  # so that many travel together
+    broker.core.state.run_times["shop.add"] = 1e-6  # so that many are in one chunk
     jobs = [broker.new_id() for _ in range(count)]
     broker.submit_batch(jobs)
     return jobs
 
 
 def begin(broker: Broker, identity: bytes) -> None:
-    """Let a worker say that it has what it was sent, and is about to start it."""
+    """Let a worker announce that it is about to start its job."""
     sessions = [s for s in broker.core.state.sessions.values() if s.peer is not None]
     [session] = [s for s in sessions if s.peer.key.identity == identity]
     for lease in list(session.leases.values()):
@@ -51,7 +51,7 @@ def begin(broker: Broker, identity: bytes) -> None:
 
 
 def lose(broker: Broker, identity: bytes, *, started: bool = True) -> None:
-    """Let a worker's connection break, as when its process has died."""
+    """Break the connection of a worker, as when its process has died."""
     if started:
         begin(broker, identity)
     broker.unreachable.add(identity)
@@ -99,7 +99,7 @@ def test_a_loss_and_two_proven_deaths_fail_a_job(broker: Broker) -> None:
 def test_what_had_ended_beside_a_known_killer_travels_alone_and_has_no_loss(
     broker: Broker,
 ) -> None:
-    """It may have left the cause behind; if it did not, nothing is held against it."""
+    """It may have left the cause behind; nothing else counts against it."""
     one, two, bad, rest = submit(broker, 4)
     [(chunk, _)] = chunks(broker.worker())
     rows = [row(0, UNANSWERED), row(1, UNANSWERED), row(2, DIED), row(3, BACK)]
@@ -138,7 +138,7 @@ def test_a_retry_of_a_suspect_clears_it_of_its_losses(broker: Broker) -> None:
 
 
 def test_so_many_losses_without_a_proof_count_as_one(broker: Broker) -> None:
-    """A job that nobody can catch comes to an end, too."""
+    """A job whose guilt cannot be proven ends as well."""
     [job] = submit(broker, 1)
     broker.worker()
     for _ in range(MAX_UNPROVEN):
@@ -174,7 +174,7 @@ def test_the_only_job_of_a_dead_worker_is_charged_and_fails_the_third_time(broke
 
 
 def test_what_no_worker_has_begun_is_charged_with_nothing(broker: Broker) -> None:
-    """A job whose chunks are on their way whenever the network breaks has killed nothing."""
+    """A job that was in transit at each network failure has killed no worker."""
     [job] = submit(broker, 1)
     for n in range(2 * MAX_UNPROVEN):
         name = f"w{n}".encode()
@@ -188,7 +188,7 @@ def test_what_no_worker_has_begun_is_charged_with_nothing(broker: Broker) -> Non
 
 
 def test_a_job_that_kills_its_worker_at_once_fails_the_third_time(broker: Broker) -> None:
-    """The first worker could not say that it has it; those after it ask before they start it."""
+    """The first worker could not announce it; the later ones do so before they start it."""
     [job] = submit(broker, 1)
     for n in range(3):
         name = f"w{n}".encode()
@@ -226,7 +226,7 @@ def test_a_worker_that_says_goodbye_or_is_silent_charges_nothing(
     broker: Broker,
     leaves: bool,
 ) -> None:
-    """The first has killed nothing; the second may live behind a cut network."""
+    """The first was not killed; the second may be alive behind a cut network."""
     [job] = submit(broker, 1)
     broker.worker(b"w1", "one")
     if leaves:
@@ -239,7 +239,7 @@ def test_a_worker_that_says_goodbye_or_is_silent_charges_nothing(
 
 
 def test_a_worker_that_comes_back_had_not_died(broker: Broker) -> None:
-    """What its loss was counted for is taken back."""
+    """The deaths and losses that were counted for its loss are taken back."""
     [job] = submit(broker, 1)
     broker.worker(b"w1", "one")
     lose(broker, b"w1")
@@ -251,7 +251,7 @@ def test_a_worker_that_comes_back_had_not_died(broker: Broker) -> None:
 
 
 def test_a_worker_whose_connection_breaks_again_and_again_had_not_died(broker: Broker) -> None:
-    """Each time it comes back with the job, what its loss was taken for is taken back."""
+    """Each time it comes back with the job, its death is taken back."""
     jobs = submit(broker, 2)
     broker.worker(b"w0", "one", window=9)
     for n in range(1, 4):
@@ -266,7 +266,7 @@ def test_a_worker_whose_connection_breaks_again_and_again_had_not_died(broker: B
 
 
 def test_chunks_that_never_reach_a_worker_come_to_an_end(broker: Broker) -> None:
-    """Such as of a job whose arrival alone ends every worker."""
+    """For example because the arrival of the job kills every worker."""
     [job] = submit(broker, 1)
     for n in range(MAX_UNREACHED + 3):
         name = f"w{n}".encode()
@@ -277,7 +277,7 @@ def test_chunks_that_never_reach_a_worker_come_to_an_end(broker: Broker) -> None
 
 
 def test_a_job_that_kills_the_children_of_a_legacy_worker_comes_to_an_end(broker: Broker) -> None:
-    """Its READYs say that all slots are free, and nothing was answered."""
+    """Its READYs show that all slots are free, and the job is unanswered."""
     job = broker.new_id()
     broker.tell(b"client", Request(job, "default", "guarantee:True", b"[]"))
     broker.tell(b"old", Inform("i", "", "worker"))
@@ -298,11 +298,11 @@ def test_a_worker_that_a_restarted_broker_never_saw_charges_nothing(broker: Brok
     assert deaths(broker, job) == 0
 
 
-# A worker for itself
+# Isolation
 
 
 def twice_lost(broker: Broker, beside: int = 1) -> list[str]:
-    """Return jobs that two workers were lost with together."""
+    """Return jobs that were lost together with two workers."""
     jobs = submit(broker, 1 + beside)
     broker.worker(b"w1", "one", window=9)
     lose(broker, b"w1")
@@ -315,7 +315,7 @@ def twice_lost(broker: Broker, beside: int = 1) -> list[str]:
 
 
 def test_after_two_losses_a_job_gets_a_worker_that_has_nothing_else(broker: Broker) -> None:
-    """And that worker gets nothing beside it until it has ended."""
+    """That worker gets no other job until this one has ended."""
     bad, good = twice_lost(broker)
     fresh = submit(broker, 3)
     assert ids(broker.worker(b"w3", "three", window=9)) == [[bad]]
@@ -363,7 +363,7 @@ def test_a_busy_worker_is_kept_free_for_it_and_others_serve_on(broker: Broker) -
 
 
 def twice_lost_beside(broker: Broker) -> str:
-    """Return a job with two losses while other workers have something to do."""
+    """Return a job with two losses while all other workers have jobs."""
     [bad] = submit(broker, 1)
     state = broker.core.state
     for _ in range(2):
@@ -387,7 +387,7 @@ def test_where_no_worker_is_ever_idle_it_goes_beside_others_in_the_end(broker: B
 
 
 def judged(broker: Broker, job_id: str) -> tuple[int, int, int, int, int]:
-    """Return its deaths in the store, and what is known of it beside them."""
+    """Return the deaths of a job in the store, and the counts of its suspect."""
     known = broker.core.state.suspects.get(JobRecord(job_id, "default", "", b""))
     stored = broker.store._db.execute("SELECT deaths FROM jobs WHERE id = ?", (job_id,)).fetchall()
     [(counted,)] = stored
@@ -401,7 +401,7 @@ def rows(broker: Broker) -> int:
 
 
 def restart(broker: Broker) -> None:
-    """End the broker without a word, and start another one on the store."""
+    """Kill the broker, and start another one on the store."""
     broker.crash()
     broker.unreachable.clear()
 
@@ -429,7 +429,7 @@ def test_what_was_counted_stands_after_a_restart(broker: Broker) -> None:
 def test_a_death_that_was_taken_back_is_not_counted_after_a_restart(
     broker: Broker, again: bool
 ) -> None:
-    """It is charged, taken back, and the broker restarted: two further deaths do not fail it."""
+    """It was counted and taken back before the restart: two more deaths do not fail the job."""
     [job] = submit(broker, 1)
     broker.worker(b"w1", "one")
     lose(broker, b"w1")
@@ -532,7 +532,7 @@ def test_a_retry_clears_a_job_of_its_losses_in_the_store_too(broker: Broker) -> 
 
 
 def known(broker: Broker, jobs: list[str]) -> list[object]:
-    """Return what is known of jobs: deaths in the store and in memory, and all that is stored."""
+    """Return deaths in the store and in memory, and the stored rows of jobs."""
     state, suspects = broker.core.state, broker.core.state.suspects
     counts: list[object] = []
     for job_id in jobs:
@@ -550,7 +550,7 @@ def known(broker: Broker, jobs: list[str]) -> list[object]:
 def test_all_that_is_known_is_the_same_before_and_after_each_restart(
     broker: Broker, seed: int
 ) -> None:
-    """Workers come, are lost, come back with what they had, and answer, in any order."""
+    """Workers connect, are lost, come back with their jobs, and answer, in any order."""
     chance = Random(seed)
     jobs = submit(broker, 1 + seed % 4)
     here: dict[str, bytes] = {}
@@ -594,7 +594,7 @@ def test_a_row_of_a_suspect_that_is_damaged_is_forgotten(broker: Broker, caplog)
     assert f"the record of the deaths of job {jobs[0]} is damaged" in caplog.text
 
 
-# Bounds
+# Limits
 
 
 def test_the_number_of_suspects_is_bounded() -> None:

@@ -1,4 +1,4 @@
-"""Jobs without guarantee: in memory only, at most once, bounded; the others are not disturbed."""
+"""Jobs without guarantee: in memory only, at most once, limited; stored jobs are not affected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def small(tmp_path: Path) -> Iterator[Broker]:
 
 
 def submit(broker: Broker, more: str = "", **fields: Any) -> str:
-    """Submit a job without guarantee, and expect its ACK."""
+    """Submit a job without guarantee; check its ACK."""
     job_id, got = broker.submit(headers=",".join(filter(None, ["guarantee:False", more])), **fields)
     [ack] = got
     assert isinstance(ack, Ack)
@@ -63,7 +63,7 @@ def ids(broker: Broker) -> list[list[str]]:
 
 
 def test_a_job_without_guarantee_costs_no_commit_from_receipt_to_result(broker: Broker) -> None:
-    """Kept in memory, acknowledged when admitted."""
+    """It is kept in memory, and acknowledged when admitted."""
     broker.worker()
     broker.put(b"client", Request("j", "default", f"ack-requested,{FREE}", b"x"))
     broker.core.decide(broker.clock.now())
@@ -91,7 +91,7 @@ def test_the_result_is_kept_for_a_while_and_then_the_job_is_unknown(small: Broke
 
 
 def test_results_are_bounded_in_number_and_bytes(small: Broker) -> None:
-    """The oldest ones make room."""
+    """The oldest ones are forgotten first."""
     small.worker()
     done = []
     for n in range(5):
@@ -110,7 +110,7 @@ def test_an_ignored_result_leaves_the_state(broker: Broker) -> None:
 
 
 def test_more_jobs_than_the_bound_are_refused_with_a_reason(small: Broker) -> None:
-    """Bounded in number and in bytes, and there is room again when jobs have ended."""
+    """Limited in number and in bytes; ended jobs make room."""
     small.worker()
     for _ in range(3):
         submit(small)
@@ -145,7 +145,7 @@ def test_they_fill_a_queue_together_with_stored_ones(tmp_path: Path) -> None:
 
 
 def test_the_same_id_again_is_the_same_job(broker: Broker) -> None:
-    """A client that missed the ACK sends again; also after the job has ended."""
+    """A client that missed the ACK repeats its REQUEST, also after the job has ended."""
     broker.worker()
     job_id = submit(broker)
     submit(broker, job_id=job_id)
@@ -164,7 +164,7 @@ def test_retries_without_guarantee_are_refused(broker: Broker, headers: str) -> 
 
 
 def test_one_batch_may_have_jobs_of_both_kinds(small: Broker) -> None:
-    """Each kind is refused for itself, by index."""
+    """Both kinds are refused by index."""
     templates = [("default", TASK), ("default", FREE), ("default", f"{FREE},retry-count:1")]
     names = [small.new_id() for _ in range(7)]
     jobs = [(job_id, (0, 1, 1, 2, 1, 1, 0)[i], b"x") for i, job_id in enumerate(names)]
@@ -190,7 +190,7 @@ def test_a_batch_without_guarantee_needs_no_commit(broker: Broker) -> None:
 
 
 def test_both_kinds_of_a_queue_go_out_in_the_order_of_rank(broker: Broker) -> None:
-    """A chunk is of one kind; a better rank goes first, whatever the kind."""
+    """A chunk has one kind of jobs; the better rank comes first, whatever its kind."""
     first = submit(broker)
     broker.wait(1.0)
     second, _ = broker.submit()
@@ -208,7 +208,7 @@ def test_both_kinds_of_a_queue_go_out_in_the_order_of_rank(broker: Broker) -> No
 def test_jobs_of_both_kinds_that_come_together_go_out_in_a_chunk_of_each(
     broker: Broker, more: str
 ) -> None:
-    """However they alternate: a chunk is stored or it is not."""
+    """Even if they alternate, since a chunk is either stored or not."""
     kept = ",".join(filter(None, [TASK, more]))
     names = [broker.new_id() for _ in range(8)]
     jobs = [(job_id, i % 2, b"x") for i, job_id in enumerate(names)]
@@ -222,7 +222,7 @@ def test_jobs_of_both_kinds_that_come_together_go_out_in_a_chunk_of_each(
 
 
 def test_what_is_not_stored_stays_in_memory_where_the_rest_leaves_it(tmp_path: Path) -> None:
-    """The window of a queue is for jobs that can be read again."""
+    """The limit of the window applies to jobs that can be read again."""
     broker = Broker(tmp_path, limits=Limits(queue_window=50))
     other = "task:shop.other,content-type:msgpack"
     for count, text in ((60, FREE), (48, TASK), (4, other)):
@@ -240,7 +240,7 @@ def test_what_is_not_stored_stays_in_memory_where_the_rest_leaves_it(tmp_path: P
 def test_a_stored_job_with_the_same_id_runs_as_well(
     broker: Broker, more: str, *, stored_first: bool
 ) -> None:
-    """It has a receipt; it waits in the store while the other one is unfinished."""
+    """It has a receipt; it waits in the store until the transient job has ended."""
     job_id = broker.new_id()
     if stored_first and more:
         broker.submit(job_id, headers=more)
@@ -285,7 +285,7 @@ def test_the_end_of_a_stored_job_leaves_the_other_one_with_its_id(
 
 
 def test_a_stored_job_of_the_same_id_is_the_same_job(broker: Broker) -> None:
-    """While it is in memory: there is no second one beside it."""
+    """While it is in memory, no second one is admitted beside it."""
     job_id, _ = broker.submit()
     submit(broker, job_id=job_id)
     broker.worker()
@@ -345,7 +345,7 @@ def lost(broker: Broker, job_id: str) -> None:
 def test_the_jobs_of_a_lost_worker_end_and_are_not_run_again(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody knows whether they ran; who waits is told, and it is counted and logged."""
+    """They may have run; waiting peers are answered, and the loss is counted and logged."""
     broker.worker()
     job_id = submit(broker)
     with caplog.at_level(logging.WARNING, "eventmq.broker"):
@@ -362,7 +362,7 @@ def test_the_jobs_of_a_lost_worker_end_and_are_not_run_again(
 def test_a_job_whose_process_died_is_lost_and_its_companions_go_on(
     broker: Broker, kind: OutcomeKind
 ) -> None:
-    """What had begun may have run, whoever was the cause; what was handed back had not."""
+    """Started jobs may have run, whatever the cause; handed-back jobs had not."""
     first, second = submit(broker), submit(broker)
     broker.core.state.run_times["shop.add"] = 0.001
     broker.worker()
@@ -384,7 +384,7 @@ def test_a_chunk_that_could_not_be_sent_goes_to_another_worker(broker: Broker) -
 
 
 def test_a_chunk_that_the_worker_never_had_is_given_out_again(broker: Broker) -> None:
-    """It says that it received a later one and does not have this one."""
+    """The worker has received a later chunk, and does not list this one."""
     broker.worker(window=2)
     first, second = submit(broker), submit(broker)
     broker.ready(b"worker", 2, received=2, held=(2,))
@@ -411,7 +411,7 @@ def test_a_task_that_asks_for_another_try_has_failed(broker: Broker) -> None:
 
 
 def test_jobs_without_guarantee_are_gone_after_a_restart(broker: Broker) -> None:
-    """An answer that comes later is acknowledged and changes nothing."""
+    """A later answer is acknowledged and changes nothing."""
     broker.worker()
     job_id = submit(broker)
     [chunk] = broker.dispatched
@@ -490,7 +490,7 @@ def test_a_worker_that_does_not_know_the_task_is_not_asked_twice(broker: Broker)
 
 
 def test_jobs_without_guarantee_can_be_cancelled(broker: Broker) -> None:
-    """Waiting, delayed or running: the worker is asked to stop, and its answer is stale."""
+    """Waiting, delayed or running; a running one's answer is stale."""
     broker.worker()
     running = submit(broker)
     delayed = submit(broker, "countdown:5")
@@ -526,7 +526,7 @@ def test_a_paused_queue_gives_out_no_jobs_without_guarantee(broker: Broker) -> N
 
 
 def test_legacy_peers_take_part(broker: Broker) -> None:
-    """guarantee:False alone asks for no ACK; the result comes if it was asked for."""
+    """guarantee:False alone requests no ACK; the result is sent if it was requested."""
     broker.tell(b"old", Inform("i", '[[10, "default"]]', "worker"))
     broker.tell(b"old", Ready("r"))
     got = broker.tell(b"c", Request("p", "default", "guarantee:False", PLAIN))

@@ -1,4 +1,4 @@
-"""Unique keys in the broker: one job per key, and what becomes of the one that was there."""
+"""Unique keys in the broker: one job per key, and the end of the one before."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def states(broker: Broker, *ids: str) -> list[str]:
 
 
 def sent(broker: Broker) -> list[str]:
-    """Return the ids of the jobs that were handed out, in order."""
+    """Return the ids of the dispatched jobs, in order."""
     return [entry.id for _, index in chunks(broker.dispatched) for entry in index.entries]
 
 
 def counts(broker: Broker) -> tuple[int, int, int]:
-    """Return waiting, delayed and running jobs, after a look that memory and store agree."""
+    """Return waiting, delayed and running jobs, after checking that memory and store agree."""
     [queue] = broker.call("queues")
     there = broker.store.engine.tables.counts()["default"]
     kept = broker.core.state.queues["default"].counts
@@ -71,7 +71,7 @@ def test_the_same_request_again_gets_its_receipt(broker: Broker) -> None:
 
 
 def test_a_batch_says_which_of_its_jobs_have_a_key_that_is_taken(broker: Broker) -> None:
-    """Also where the other one is in the same batch."""
+    """Also if the other job is in the same batch."""
     templates = [("default", TASK), ("default", f"{TASK},{headers('')}")]
     names = [broker.new_id() for _ in range(4)]
     body = encode_batch(templates, [(n, i % 2, b"x") for i, n in enumerate(names)])
@@ -85,7 +85,7 @@ def test_a_batch_says_which_of_its_jobs_have_a_key_that_is_taken(broker: Broker)
 def test_a_replaced_job_ends_as_cancelled_with_the_reason_and_is_never_started(
     broker: Broker,
 ) -> None:
-    """Debounce: each call postpones; whoever waits for the old one is told at once."""
+    """Debounce: each call postpones the job; waiting peers of the old one are answered at once."""
     first = submit(broker, "replace", "countdown:5")
     broker.put(b"waiter", Call("c", "get", pack({"ids": [first]})))
     broker.tick()
@@ -132,7 +132,7 @@ def test_a_running_job_is_not_replaced(broker: Broker) -> None:
 
 
 def test_a_job_that_is_leased_in_the_same_turn_is_not_replaced(broker: Broker) -> None:
-    """Its chunk is on its way in the commit that would have ended it."""
+    """Its chunk is sent after the commit that would have ended it."""
     first = submit(broker, "replace")
     broker.worker(window=0)
     text = f"{TASK},ack-requested,{headers('replace')}"
@@ -144,7 +144,7 @@ def test_a_job_that_is_leased_in_the_same_turn_is_not_replaced(broker: Broker) -
 
 
 def test_two_in_one_turn_leave_one(broker: Broker) -> None:
-    """Each message is its own entry of the commit; a worker is waiting already."""
+    """Each message is a write of its own; a worker waits already."""
     broker.worker(window=4)
     for name in ("a", "b", "c"):
         broker.put(b"client", Request(name, "default", f"{TASK},{headers('replace')}", b"x"))
@@ -155,7 +155,7 @@ def test_two_in_one_turn_leave_one(broker: Broker) -> None:
 
 
 def test_the_last_one_takes_over_time_and_place(broker: Broker) -> None:
-    """It cannot be put off for ever."""
+    """So it cannot be postponed for ever."""
     first = submit(broker, "keep_last", "countdown:5")
     broker.wait(4.0)
     second = submit(broker, "keep_last", "countdown:5")
@@ -175,7 +175,7 @@ def test_the_last_one_keeps_the_place_in_the_queue(broker: Broker) -> None:
 
 
 def test_the_last_one_waits_for_the_running_one(broker: Broker) -> None:
-    """At most one runs and one waits; it is ready as soon as that one has ended."""
+    """At most one runs and one waits, which becomes ready when the first has ended."""
     broker.worker()
     first = submit(broker, "keep_last")
     second = submit(broker, "keep_last")
@@ -193,7 +193,7 @@ def test_the_last_one_waits_for_the_running_one(broker: Broker) -> None:
 def test_the_last_one_waits_until_the_first_is_over_for_good(
     broker: Broker, kind: OutcomeKind
 ) -> None:
-    """An attempt that failed, or a lost worker, is not the end of a job."""
+    """A failed attempt, or a lost worker, is not the end of a job."""
     broker.worker()
     first, second = submit(broker, "keep_last"), submit(broker, "keep_last")
     broker.answer(b"worker", broker.dispatched[0], [row(0, kind, countdown=1.0)])
@@ -220,7 +220,7 @@ def test_keys_and_those_who_wait_survive_a_restart(broker: Broker) -> None:
 
 
 def test_a_job_that_waits_for_no_other_is_released_at_the_start(broker: Broker) -> None:
-    """Whatever became of the one before."""
+    """Whatever happened to the first job."""
     broker.worker()
     _, second = submit(broker, "keep_last"), submit(broker, "keep_last")
     broker.store._db.execute("DELETE FROM jobs WHERE id <> ?", (second,))
@@ -247,7 +247,7 @@ def test_a_cancelled_job_frees_its_key_and_who_waits_for_it(broker: Broker) -> N
 
 
 def test_a_failed_job_that_is_queued_again_has_its_key_again(broker: Broker) -> None:
-    """An operator's word: it is not asked whether the key is free."""
+    """The operator decides: the key is not checked."""
     broker.worker()
     first = submit(broker)
     broker.answer(b"worker", broker.dispatched[0], [row(0, OutcomeKind.FAILED)])
@@ -256,7 +256,7 @@ def test_a_failed_job_that_is_queued_again_has_its_key_again(broker: Broker) -> 
 
 
 def test_a_failed_commit_changes_nothing(broker: Broker) -> None:
-    """The old one is there, and the new one can be sent again."""
+    """The old job is still there, and the new one can be submitted again."""
     first = submit(broker, "replace")
     text = f"{TASK},ack-requested,{headers('replace')}"
     broker.put(b"client", Request("new", "default", text, b"x"))
@@ -298,7 +298,7 @@ def test_nonsense_about_keys_is_refused(broker: Broker, more: str, code: str) ->
 def test_a_taken_key_is_no_warning_in_the_log(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is what the mode is for; it is counted."""
+    """The mode is meant for that; it is only counted."""
     submit(broker)
     with caplog.at_level(logging.WARNING, "eventmq.broker"):
         refused(broker)
@@ -307,7 +307,7 @@ def test_a_taken_key_is_no_warning_in_the_log(
 
 
 def test_other_headers_are_no_key() -> None:
-    """A value that looks like one is a value."""
+    """A value that looks like a key is only a value."""
     assert unique_rule("x-note:unique:a") is None
     with pytest.raises(ProtocolError, match="unique-states is 'x'"):
         unique_rule("unique:a,unique-states:x")
@@ -315,9 +315,9 @@ def test_other_headers_are_no_key() -> None:
 
 @pytest.mark.parametrize("name", ["unique", "limit-key", "task"])
 def test_a_key_is_bounded_in_bytes(broker: Broker, name: str) -> None:
-    """No index has place for every text: 1,024 bytes are taken, and refused is what has more.
+    """1,024 bytes are accepted, and more are refused, since no index accepts any length.
 
-    The error says how long it may be, and how long it is. A batch is refused whole.
+    The error has the limit and the length. A batch is refused as a whole.
     """
     fits = quote("€" * 341 + "x")
     others = "content-type:msgpack" if name == "task" else TASK

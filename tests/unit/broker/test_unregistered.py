@@ -1,4 +1,4 @@
-"""Peers without INFORM that take themselves for registered: what they are told, and what not."""
+"""Peers that act as registered without INFORM: what the broker sends them, and what not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from eventmq.wire.commands import (
 from eventmq.wire.features import is_ours, is_version_0_3, routing_id
 from tests.support.broker_harness import Broker
 
-#: Routing ids as EventMQ 0.3 makes them, of another implementation, and of ours.
+#: Routing ids of EventMQ 0.3, of another implementation, and of EventMQ 1.
 DEPLOYED = b"6f2a0c0e-0d3c-4a77-9e57-0c8c5b0d8f11"
 FOREIGN = b"somebody"
 OURS = b"eventmq1:client.1"
@@ -41,13 +41,13 @@ def kinds(messages: list[Command]) -> list[str]:
 def test_a_heartbeat_of_a_stranger_is_not_answered(
     broker: Broker, identity: bytes, port: str
 ) -> None:
-    """To deployed software an answer would be a sign of life, and it would never inform again."""
+    """Deployed software would count the answer as a sign of life, and never inform again."""
     for n in range(5):
         assert broker.tell(identity, Heartbeat(str(n), "1.0"), port) == []
 
 
 def test_a_stranger_of_ours_informs_again(broker: Broker) -> None:
-    """Its HEARTBEAT has the same five frames; the routing id tells it."""
+    """Its HEARTBEAT has the same five frames; its routing id identifies it."""
     [error] = broker.tell(OURS, Heartbeat("1", "1.0"))
     assert isinstance(error, Error)
     assert error.code == "inform-again"
@@ -65,12 +65,12 @@ def test_a_deployed_job_manager_is_told_once_to_begin_anew(
 
 @pytest.mark.parametrize("message", [Ready("1"), Reply("1", b"null", "job")])
 def test_no_other_peer_is_sent_a_disconnect(broker: Broker, message: Command) -> None:
-    """By the document it asks a worker to stop."""
+    """By the document a DISCONNECT stops a worker."""
     assert broker.tell(FOREIGN, message) == []
 
 
 def test_a_deployed_scheduler_is_sent_nothing_until_it_informs(broker: Broker) -> None:
-    """Its REQUESTs ask for an ACK and a REPLY; the jobs are taken all the same."""
+    """Its REQUESTs want an ACK and a REPLY; their jobs are accepted nevertheless."""
     broker.tell(DEPLOYED, Heartbeat("1", "1.0"))
     job = broker.new_id()
     assert broker.tell(DEPLOYED, Request(job, "default", "reply-requested", BODY)) == []
@@ -90,7 +90,7 @@ def test_nor_is_it_told_that_something_was_refused(broker: Broker) -> None:
 
 
 def test_a_client_that_has_not_informed_is_answered(broker: Broker) -> None:
-    """Deployed clients never inform, and say no HEARTBEAT."""
+    """Deployed clients never inform, and send no HEARTBEAT."""
     assert kinds(broker.tell(DEPLOYED, Request("j", "default", "guarantee", BODY))) == ["Ack"]
     [error] = broker.tell(DEPLOYED, Schedule("s", "default", "", b"x"))
     assert isinstance(error, Error)
@@ -106,7 +106,7 @@ def test_an_inform_is_always_answered(broker: Broker) -> None:
 
 
 def test_what_is_owed_to_one_does_not_keep_it_for_ever(broker: Broker) -> None:
-    """A silent client waits for its REPLY; this one has given this routing id up."""
+    """A silent client may wait for its REPLY; this one no longer uses the routing id."""
     broker.tell(DEPLOYED, Heartbeat("1", "1.0"))
     broker.tell(DEPLOYED, Request(broker.new_id(), "default", "reply-requested", BODY))
     broker.wait(broker.limits.heartbeat_timeout + 1)
@@ -114,7 +114,7 @@ def test_what_is_owed_to_one_does_not_keep_it_for_ever(broker: Broker) -> None:
 
 
 def test_a_broker_that_has_all_its_peers_does_not_answer_strangers(tmp_path) -> None:
-    """One too many is told so, unless that would be a sign of life to it."""
+    """A further peer gets an ERROR, unless it would count that as a sign of life."""
     broker = Broker(tmp_path, Limits(max_peers=1))
     try:
         broker.tell(b"c", Inform("i", "", "client"))
@@ -127,7 +127,7 @@ def test_a_broker_that_has_all_its_peers_does_not_answer_strangers(tmp_path) -> 
 
 
 def test_with_a_key_it_is_no_deployed_software(broker: Broker) -> None:
-    """Which knows no CURVE: such a peer is told what is wrong."""
+    """Deployed software knows no CURVE, so such a peer gets an ERROR."""
     broker.tell(FOREIGN, Request("j", "default", "guarantee", BODY))
     peer = broker.core.state.peers[Key("main", FOREIGN)]
     peer.grant = Grant("key", "name", frozenset({"worker"}))

@@ -1,4 +1,4 @@
-"""Jobs of a task that no worker knows: the broker says so once, in good time."""
+"""Jobs whose task no worker knows: the broker logs that once, and early."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def test_a_job_that_no_worker_knows_is_logged_when_it_becomes_unroutable(
     broker: Broker, log
 ) -> None:
-    """Long before it fails: which task, which queue, whose workers, and when."""
+    """Long before it fails, with task, queue, workers and time."""
     broker.worker(b"w1", "host:1", tasks=("other.task",))
     for _ in range(3):
         broker.submit()
@@ -59,7 +59,7 @@ def test_it_is_told_of_once_however_workers_come_and_go(broker: Broker, log) -> 
 
 
 def test_time_that_passed_at_once_is_no_time_without_a_worker(broker: Broker) -> None:
-    """After a sleep of the machine, or where store time goes on, each job has its whole grace."""
+    """After a sleep of the machine, or a jump of store time, each job has its whole grace."""
     broker.worker(b"w1", "host:1", tasks=("other.task",))
     job, _ = broker.submit()
     broker.wait(2.0)

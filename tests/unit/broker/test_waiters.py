@@ -1,4 +1,4 @@
-"""Who waits for the ends of jobs, and what the broker still knows of them."""
+"""Peers that wait for the ends of jobs, and the results that the broker still has."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def run(broker: Broker, headers: str = "", **answer: Any) -> str:
 
 
 def answers(broker: Broker, peer: bytes) -> list[Any]:
-    """Return the rows of a ``get`` that a peer was told."""
+    """Return the rows that a peer got for its ``get`` calls."""
     replies = [m for m in broker.took(peer) if isinstance(m, Reply)]
     return [row for reply in replies for row in unpack(reply.result, "rows")]
 
 
 def test_jobs_that_had_ended_are_answered_in_the_order_of_their_ends(broker: Broker) -> None:
-    """What ``as_completed`` promises."""
+    """As ``as_completed`` requires."""
     ids = []
     for _ in range(20):
         ids.append(run(broker))
@@ -43,7 +43,7 @@ def test_jobs_that_had_ended_are_answered_in_the_order_of_their_ends(broker: Bro
 
 
 def test_many_peers_and_calls_wait_for_one_job(broker: Broker) -> None:
-    """Each call is answered once; one that was forgotten is not."""
+    """Each call is answered once; a forgotten one is not."""
     job_id, _ = broker.submit()
     peers = [b"a", b"b"]
     for peer in peers:
@@ -59,7 +59,7 @@ def test_many_peers_and_calls_wait_for_one_job(broker: Broker) -> None:
 
 
 def test_a_result_is_forgotten_when_its_time_is_up_and_the_job_is_not(broker: Broker) -> None:
-    """The client says `ResultUnavailable` then, not `JobNotFound`; the state stays."""
+    """The client then raises `ResultUnavailable`, not `JobNotFound`; the state is kept."""
     job_id = run(broker, "result-ttl:60", result=b"\x05")
     broker.wait(59.0)
     assert broker.call("get", ids=[job_id]) == [[job_id, "succeeded", "msgpack", b"\x05"]]
@@ -81,7 +81,7 @@ def test_an_ignored_result_is_not_kept_and_its_end_is_pushed(broker: Broker) -> 
 
 
 def test_the_error_of_an_ignored_result_is_kept(broker: Broker) -> None:
-    """As long as its job is among the failed ones, whatever the time to live of results."""
+    """As long as the failed job, whatever the time to live of results."""
     error = encode_error(RemoteError("builtins.ValueError", "no"))
     job_id = run(
         broker, "ignore-result,result-ttl:1", kind=OutcomeKind.FAILED, result=error,
@@ -92,14 +92,14 @@ def test_the_error_of_an_ignored_result_is_kept(broker: Broker) -> None:
 
 
 def call_get(broker: Broker, peer: bytes, ids: list[str]) -> None:
-    """Let a peer ask for results, without a turn."""
+    """Send a ``get`` call of a peer, without a tick."""
     broker.put(peer, Call(broker.new_id(), "get", pack({"ids": ids})))
 
 
 def test_many_large_results_are_read_in_several_turns_in_the_order_of_the_ends(
     tmp_path: Path,
 ) -> None:
-    """A turn reads a quarter of what may wait for a peer."""
+    """A tick reads a quarter of the bytes that may wait for a peer."""
     broker = Broker(tmp_path, Limits(max_unsent_bytes=4 * MIB))
     ids = []
     for _ in range(6):
@@ -124,7 +124,7 @@ def test_many_large_results_are_read_in_several_turns_in_the_order_of_the_ends(
 
 
 def test_for_a_peer_that_does_not_read_nothing_more_is_read(broker: Broker) -> None:
-    """Neither what it asks for nor what ends meanwhile; others are served, and it is later."""
+    """Neither requested results nor those of jobs that end meanwhile; other peers are served."""
     done, later = run(broker, result=b"r" * MIB), broker.submit()[0]
     waiting = {b"lazy": 40 * MIB}
     broker.core.waiters.lookups.unread = lambda key: waiting.get(key.identity, 0)
@@ -155,7 +155,7 @@ def test_what_was_asked_for_and_forgotten_is_not_read(broker: Broker) -> None:
 
 
 def test_a_reply_that_was_asked_for_is_not_read_for_who_has_gone(broker: Broker) -> None:
-    """Though its connection is there, and much waits in it."""
+    """Although the connection exists, and many bytes wait in it."""
     done = run(broker, result=b"r" * MIB)
     lookups = broker.core.waiters.lookups
     lookups.unread = lambda _: 40 * MIB
@@ -167,7 +167,7 @@ def test_a_reply_that_was_asked_for_is_not_read_for_who_has_gone(broker: Broker)
 
 
 def test_one_result_that_is_asked_for_often_is_answered_in_several_turns(broker: Broker) -> None:
-    """It is read once a turn, but each answer is a message."""
+    """It is read once per tick, but each answer is a message."""
     done = run(broker, result=b"r" * (4 * MIB))
     for _ in range(10):
         call_get(broker, b"c", [done])
@@ -183,7 +183,7 @@ def test_one_result_that_is_asked_for_often_is_answered_in_several_turns(broker:
 def test_calls_that_are_repeated_by_a_peer_that_does_not_read_take_no_memory(
     broker: Broker,
 ) -> None:
-    """One that repeats a message id takes the place of the earlier one."""
+    """A call with the message id of an earlier one replaces that."""
     done = run(broker, result=b"r" * MIB)
     broker.core.waiters.lookups.unread = lambda _: 40 * MIB
     for number in range(100):

@@ -1,4 +1,4 @@
-"""Metrics of jobs: the same figures as the rows of the events, within bounds."""
+"""Metrics of jobs: they equal the rows of the events, and are limited in number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ended(
     kind: EventKind = EventKind.SUCCEEDED,
     **fields: Any,
 ) -> Block:
-    """Return the block of the ends of ``n`` jobs; a list among the fields has one value per job."""
+    """Return the block of the ends of ``n`` jobs; a list as a field has one value per job."""
     common = {
         Field.KIND: KIND_CODES[kind], Field.AT: AT, Field.QUEUE: queue,
         Field.LABEL: (task, "", "", "", "", ""),
@@ -45,7 +45,7 @@ def only(metrics: JobMetrics) -> dict[str, Any]:
     return row
 
 
-# The figures are those of the events
+# The metrics equal the events
 
 seconds = st.floats(0.0, 4000.0, width=32)
 OFFSETS = st.one_of(st.just(None), st.floats(-50.0, 50.0, width=32))
@@ -53,7 +53,7 @@ OFFSETS = st.one_of(st.just(None), st.floats(-50.0, 50.0, width=32))
 
 @st.composite
 def blocks(draw: st.DrawFn) -> Block:
-    """Draw an event block of ends, also of workers whose clocks differ, or that never started."""
+    """Draw an event block of ends, also with clocks of workers that differ, or without a start."""
     n = draw(st.integers(1, 60))
     same = draw(st.booleans())
     runs = draw(st.lists(seconds, min_size=n, max_size=n))
@@ -72,7 +72,7 @@ def blocks(draw: st.DrawFn) -> Block:
 
 @given(st.lists(blocks(), max_size=4))
 def test_waits_and_runs_are_those_of_the_rows(made: list[Block]) -> None:
-    """However they were counted: alone, together, sorted, or one by one."""
+    """Whether they are counted one by one, together, or sorted."""
     metrics = JobMetrics()
     metrics.count(made)
     rows = list(rows_of("b", 1, pack_blocks(made))) if made else []
@@ -96,7 +96,7 @@ def test_waits_and_runs_are_those_of_the_rows(made: list[Block]) -> None:
 
 
 def test_a_value_at_a_bound_is_within_it() -> None:
-    """As Prometheus says ``le``; alone and among many."""
+    """As ``le`` of Prometheus; alone and among many."""
     for n in (1, 5, 100):
         histogram = Histogram((1.0, 2.0))
         histogram.add_all([0.5, 1.0, 1.5, 2.0, 3.0] * n)
@@ -113,7 +113,7 @@ def test_short_jobs_are_all_in_one_bucket() -> None:
 @pytest.mark.parametrize("n", [1, 3, 100])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 1e300])
 def test_a_run_time_that_is_none_spoils_no_figure(n: int, wrong: float) -> None:
-    """A worker says how long it ran, and it may say anything."""
+    """Workers report run times, and may report any value."""
     metrics = JobMetrics()
     starts = [AT - 9.0 + i / 1000 for i in range(n)]
     metrics.count([ended(n, STARTED=starts, RAN=[wrong] * n, READY=AT - 10.0)])
@@ -122,11 +122,11 @@ def test_a_run_time_that_is_none_spoils_no_figure(n: int, wrong: float) -> None:
     assert (n, n * 0.5 - 0.25) == (sum(counts), total)
 
 
-# What is counted
+# Counting
 
 
 def test_each_job_is_submitted_once(tmp_path: Path) -> None:
-    """When it is admitted, not when it becomes ready again; ends are counted by what they are."""
+    """At its admission, not when it becomes ready again; ends are counted by outcome."""
     broker = Broker(tmp_path)
     job_id, _ = broker.submit()
     broker.submit(headers="task:shop.later,countdown:60")
@@ -170,11 +170,11 @@ def test_gaps_and_kinds_of_a_newer_version_are_left_out() -> None:
     assert [] == metrics.rows()
 
 
-# Bounds
+# Limits
 
 
 def test_a_million_names_are_others() -> None:
-    """Of tasks within their queue, then of queues; nothing grows with them."""
+    """First of tasks within their queue, then of queues; the number of rows is limited."""
     metrics = JobMetrics()
     metrics.limits = MetricsLimits(max_queues=2, max_tasks=3)
     names = [("mail", f"t{n}") for n in range(1000)] + [(f"q{n}", "t") for n in range(1000)]
@@ -189,7 +189,7 @@ def test_a_million_names_are_others() -> None:
 
 
 def test_what_is_named_as_the_others_is_counted_with_them() -> None:
-    """No two rows have the same names: Prometheus takes one value of each."""
+    """No two rows have the same names, since Prometheus reads one value of each."""
     metrics = JobMetrics()
     metrics.limits = MetricsLimits(max_queues=2, max_tasks=3)
     names = [(OTHER, OTHER), (OTHER, "t"), ("mail", OTHER), *(("mail", f"t{n}") for n in range(9))]
@@ -200,7 +200,7 @@ def test_what_is_named_as_the_others_is_counted_with_them() -> None:
 
 
 def test_a_queue_that_is_forgotten_gives_its_names_back() -> None:
-    """Its figures begin anew, as after a restart; those of all others stay, whatever its name."""
+    """Its metrics restart at zero; those of all others stay, whatever their names."""
     metrics = JobMetrics()
     metrics.limits = MetricsLimits(max_queues=2, max_tasks=2)
     names = [("a", "t"), ("a", "u"), ("a", "v"), (OTHER, "t"), ("b", "t")]
@@ -213,7 +213,7 @@ def test_a_queue_that_is_forgotten_gives_its_names_back() -> None:
 
 
 def test_a_bound_that_is_reached_is_said_once() -> None:
-    """With the first name that has no figures of its own by it."""
+    """With the first name that gets no metrics of its own."""
     metrics = JobMetrics()
     metrics.limits = MetricsLimits(max_queues=2, max_tasks=3)
     limits: list[tuple[str, str]] = []
@@ -229,7 +229,7 @@ def test_a_bound_that_is_reached_is_said_once() -> None:
 
 
 def test_queues_and_tasks_have_buckets_of_their_own() -> None:
-    """The first pattern that fits counts; others keep the usual ones."""
+    """The first matching pattern applies; others have the default buckets."""
     metrics = JobMetrics()
     rules = (("reports/*", (60.0, 600.0)), ("*/shop.*", (0.5,)))
     metrics.limits = replace(MetricsLimits(), run_buckets=rules)

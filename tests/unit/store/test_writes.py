@@ -1,4 +1,4 @@
-"""What a broker writes and reads: the shape that stores of others rely on."""
+"""Writes and reads of a broker: the shape that contributed stores rely on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_write_is_public() -> None:
 
 
 def test_writes_are_tuples_of_what_their_names_say() -> None:
-    """Made in hot loops, so nothing heavier."""
+    """They are made in hot loops, so they must be cheap."""
     job = JobRecord("1", "q", "", b"")
     assert Admit([job]) == ([job], ())
     assert LeaseChunk(Chunk("s", 1, [(job, 2), (None, 0)])).chunk.leases[0] == (job, 2)
@@ -31,7 +31,7 @@ def test_writes_are_tuples_of_what_their_names_say() -> None:
 
 
 def test_an_end_without_a_start_is_possible() -> None:
-    """A job can expire or be cancelled before any worker saw it."""
+    """A job can expire or be cancelled before any worker has it."""
     job = JobRecord("1", "q", "", b"")
     ended = Finished(job, JobState.EXPIRED, 1.0, 60.0, "", b"")
     assert (ended.started, ended.run_time, ended.worker) == (0.0, 0.0, "")

@@ -202,7 +202,7 @@ def test_outcomes_are_rows() -> None:
 
 
 def test_a_log_goes_behind_its_outcome() -> None:
-    """One outcome of several may have one; who wants no logs gets the outcomes alone."""
+    """Each outcome may have one; `decode_outcomes` returns only the outcomes."""
     rows = [OutcomeRow(n, 0, 1.5, 0.25, "json", b"4") for n in range(3)]
     logged = [rows[0], LoggedRow.of(rows[1], b"said\n"), LoggedRow.of(rows[2], b"")]
     assert [OutcomeRow, LoggedRow, OutcomeRow] == list(map(type, logged))
@@ -272,7 +272,7 @@ def test_exceptions_that_are_none_are_refused(value: object) -> None:
     ],
 )
 def test_what_is_no_messagepack_is_refused_by_its_name(data: bytes) -> None:
-    """Also trailing bytes, text that is not UTF-8, and what is nested without end."""
+    """Also trailing bytes, text that is not UTF-8, and unlimited nesting."""
     assert refused(unpack, data, "the body") == "the body is not MessagePack"
 
 

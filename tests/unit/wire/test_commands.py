@@ -33,7 +33,7 @@ from eventmq.wire.commands import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Message, and its frames from frame 2 on. The first of a command is the document's form.
+#: Messages, and their frames from frame 2 on. The first of each command has the document's form.
 FORMS: list[tuple[Command, list[bytes]]] = [
     (Ack("a", "1"), [b"ACK", b"a", b"1"]),
     (Ack("a", "1", b"session"), [b"ACK", b"a", b"1", b"session"]),
@@ -83,7 +83,7 @@ def test_a_message_is_its_frames_and_back(message: Command, rest: list[bytes]) -
 
 
 def test_there_is_a_form_of_every_command() -> None:
-    """What the table above leaves out would not be tested."""
+    """A command missing in the table above would not be tested."""
     assert {form[1][0] for form in FORMS} == set(commands._DECODERS)
     assert {form[1][0].decode() for form in FORMS} >= set(commands.ADMIN_COMMANDS)
 
@@ -160,7 +160,7 @@ def test_a_malformed_message_is_refused_exactly(frames: list[bytes], code: str, 
 
 @pytest.mark.parametrize("command", sorted(commands._DECODERS))
 def test_every_command_has_a_least_and_a_most(command: bytes) -> None:
-    """One frame fewer or more is no message."""
+    """A message with one frame fewer or more is refused."""
     min_frames, max_frames, _ = commands._DECODERS[command]
     for count in (min_frames - 1, max_frames + 1):
         frames = [b"", b"eMQP/1.0", command, *[b"1"] * count]
@@ -169,13 +169,13 @@ def test_every_command_has_a_least_and_a_most(command: bytes) -> None:
 
 
 def test_bodies_are_never_decoded() -> None:
-    """A body may be any bytes, and longer than any text."""
+    """A body may have any bytes, and be longer than any text."""
     body = b"\xff" * (MAX_TEXT + 1)
     request = Request("1", "q", "", body)
     assert decode(request.frames()) == request
 
 
 def test_a_message_that_names_nothing_unknown_in_full() -> None:
-    """What a stranger sends is cut before it is told or logged."""
+    """Texts of unknown peers are cut before they are logged or sent back."""
     assert len(problem_of([b"", b"x" * 1000, b"READY", b"1"])[1]) < 100
     assert len(problem_of([b"", b"eMQP/1.0", b"x" * 1000, b"1"])[1]) < 100

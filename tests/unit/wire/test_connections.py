@@ -1,4 +1,4 @@
-"""Who is on which connection of a server, by the monitors of its sockets."""
+"""The peers of a server's connections, from the monitors of its sockets."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Server:
         return self.link.bind("tcp://127.0.0.1:0")
 
     def receive(self) -> tuple[bytes, int, str]:
-        """Receive a message; return who sent it, over which connection, as which user."""
+        """Receive a message; return its sender, connection and user."""
         assert self.link.socket.poll(DEADLINE * 1000)
         frames = self.link.receive()
         assert frames is not None
         return frames[0], self.link.connection, self.link.user
 
     def until(self, done: Callable[[], object]) -> None:
-        """Read the monitor whenever its descriptor is readable, until something is so."""
+        """Read the monitor whenever its descriptor is readable, until a condition holds."""
         end = time.monotonic() + DEADLINE
         while not done():
             assert time.monotonic() < end
@@ -88,7 +88,7 @@ def test_a_peer_is_known_until_its_connection_is_lost(server: Server, context) -
 
 
 def test_the_loss_of_an_earlier_connection_leaves_the_peer(server: Server, context) -> None:
-    """It has come back under its routing id before its loss was read."""
+    """It has reconnected with its routing id before the loss was read."""
     address = server.bind()
     dealer = open_dealer(context, address)
     send_message(dealer)

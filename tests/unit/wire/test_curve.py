@@ -1,4 +1,4 @@
-"""Certificates as text: what ZeroMQ's own tools write and read, and nothing else."""
+"""Certificates as text, in the format of ZeroMQ's own tools."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_key_is_decoded_as_in_z85(key: bytes) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "short", "~" * 40, "#" * 40, PUBLIC + "0", PUBLIC[:-1] + " "],
-    # The key is another one in each process, and pytest-xdist compares the names of tests.
+    # A key differs in each process, and pytest-xdist compares the names of tests.
     ids=["empty", "short", "tildes", "hashes", "longer", "blank"],
 )
 def test_what_is_no_key_is_refused_without_being_shown(text: str) -> None:
@@ -98,7 +98,7 @@ def test_any_text_is_a_certificate_or_refused(text: str) -> None:
 
 
 def test_no_secret_is_in_a_repr() -> None:
-    """They end in logs and tracebacks."""
+    """A repr may appear in logs and tracebacks."""
     keys = ClientKeys(PUBLIC.encode(), PUBLIC.encode(), SECRET.encode())
     assert SECRET not in repr(keys)
     assert SECRET not in repr(Certificate(PUBLIC, SECRET))

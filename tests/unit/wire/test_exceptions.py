@@ -1,4 +1,4 @@
-"""Exceptions that a worker takes apart and a client puts together again."""
+"""Exceptions that a worker takes apart and a client rebuilds."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from eventmq.wire.results import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: What ran here that must not.
+#: Names of code that ran although it must not.
 CALLED: list[str] = []
 
 
 class Named(Exception):
-    """A constructor that takes names only, and keeps them."""
+    """An exception whose constructor takes only keyword arguments, and keeps them."""
 
     def __init__(self, *, code: int) -> None:
         CALLED.append("Named")
@@ -41,7 +41,7 @@ class Named(Exception):
 
 
 class Wrapped(Exception):
-    """A constructor that makes another text of what it gets."""
+    """An exception whose constructor changes its text."""
 
     def __init__(self, path: str, line: int) -> None:
         CALLED.append("Wrapped")
@@ -50,7 +50,7 @@ class Wrapped(Exception):
 
 
 class Reduced(Exception):
-    """A way of its own to be copied."""
+    """An exception with its own ``__reduce__``."""
 
     def __reduce__(self) -> tuple[object, ...]:
         CALLED.append("Reduced")
@@ -104,12 +104,12 @@ class Elsewhere(OSError):
 
 
 def sent(error: BaseException) -> RemoteError:
-    """Return what arrives of an exception."""
+    """Return an exception as it arrives on the wire."""
     return decode_error(encode_error(describe(error)))
 
 
 def came(error: BaseException) -> Exception:
-    """Return what the client makes of an exception; no code of its class runs for that."""
+    """Return the exception that the client rebuilds, without running code of its class."""
     CALLED.clear()
     made = original(sent(error))
     assert made is not None
@@ -158,7 +158,7 @@ def test_attributes_that_are_not_plain_or_too_long_are_left_out() -> None:
 
 
 def test_what_belongs_to_python_cannot_be_set() -> None:
-    """A worker that says so gets an exception without it."""
+    """The exception is rebuilt without such an attribute."""
     state = {"__class__": 1, "args": [9], "with_traceback": 1, "__cause__": 2, "x": 3}
     made = original(RemoteError("builtins.ValueError", "m", "", ("m",), state))
     assert made is not None

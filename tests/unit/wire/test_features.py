@@ -1,4 +1,4 @@
-"""FEATURES, STATUS and QUEUES: what peers tell each other about themselves."""
+"""FEATURES, STATUS and QUEUES, which peers announce about themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eventmq.wire.features import EXTENSIONS, Features, Status, format_queues, p
 
 
 def test_a_worker_shows_its_description() -> None:
-    """INFORM: session id, tasks known, callables allowed, chunks held, replies to come."""
+    """INFORM: session id, known tasks, allowed callables, held chunks."""
     features = Features(
         session="0a", name="host:7", tasks=("shop.add", "a+b,c"), callables=("jobs.*",),
         pool="threads", slots=8, version="1.0+a", received=12, held=(11, 12),
@@ -37,7 +37,7 @@ def test_a_broker_says_what_it_is() -> None:
 
 
 def test_unknown_names_are_passed_over() -> None:
-    """Newer peers may say more than this one understands."""
+    """Newer peers may send more than this one understands."""
     assert Features.parse("error, teleport,x:1,,") == Features(extensions=("error",))
     assert Features.parse("") == Features(extensions=())
 
@@ -64,7 +64,7 @@ def test_a_number_that_is_none_is_refused(text: str, message: str) -> None:
 
 
 def test_a_status_says_what_is_held_and_wanted() -> None:
-    """Absolute, never a delta."""
+    """Absolute values, never deltas."""
     status = Status(received=9, window=4, held=(7, 9))
     assert status.format() == "received:9,window:4,held:7+9"
     assert Status.parse(status.format()) == status
@@ -97,7 +97,7 @@ def test_a_status_that_is_none_is_refused() -> None:
 def test_queues_are_read_as_the_document_and_as_deployed_software_write_them(
     text: str, queues: tuple[tuple[int, str], ...]
 ) -> None:
-    """JSON of pairs, or the document's bare arrays."""
+    """JSON pairs, or the arrays of the document."""
     assert parse_queues(text) == queues
 
 
@@ -118,7 +118,7 @@ def test_queues_are_written_as_json() -> None:
     ],
 )  # fmt: skip
 def test_queues_that_are_none_are_refused(text: str) -> None:
-    """Also half of a surrogate pair, which JSON can say and no frame can carry."""
+    """Also lone surrogates, which JSON allows and a frame cannot have."""
     with pytest.raises(ProtocolError) as caught:
         parse_queues(text)
     assert caught.value.code == "bad-queues"

@@ -1,4 +1,4 @@
-"""Key files: their modes, and what is refused with which words."""
+"""Key files: their modes, and the errors for unusable files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of a job, as ``info`` shows them: decoded only where that runs no code."""
+"""Arguments of a job in ``info``: decoded only if that runs no code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_arguments_are_decoded() -> None:
 
 @pytest.mark.parametrize("name", ["dill", "mine"])
 def test_arguments_whose_decoding_may_run_code_are_not(name: str) -> None:
-    """Also where the setting ``accept_content`` lets results be decoded with it."""
+    """Even if ``accept_content`` allows to decode results with it."""
     note = f"they are 3 bytes of {name}: only json and msgpack are decoded to be shown"
     assert (None, None, note) == shown(f"content-type:{name}", b"abc")
 
@@ -52,7 +52,7 @@ def test_what_accept_content_does_not_name_is_not_decoded() -> None:
 
 
 def test_the_results_that_a_job_takes_are_left_out() -> None:
-    """Its body is its own, followed by them, once they are there."""
+    """Once its inputs are known, they follow its own body."""
     headers = "content-type:msgpack,graph:ni"
     assert ([1, "x"], {"to": "a@b.c"}, "") == shown(headers, BODY)
     assert ([1, "x"], {"to": "a@b.c"}, "") == shown(headers, msgpack.packb([BODY, b"result"]))
@@ -77,7 +77,7 @@ def test_frames_are_shown_as_they_are() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_decoded_is_said_not_raised(headers: str, body: bytes) -> None:
-    """An ``info`` must not fail because of what a client sent."""
+    """``info`` must not fail because of what a client has sent."""
     args, kwargs, note = shown(headers, body)
     assert (None, None) == (args, kwargs)
     assert "cannot be decoded" in note

@@ -14,20 +14,20 @@ from eventmq.wire.owner import ACTIVE, STANDBY, OwnerInfo, Owners, no_owner, par
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.rst").read_text(encoding="utf-8")
 
-#: A key with characters that mean something in FEATURES.
+#: A key with characters that have a meaning in FEATURES.
 KEY = "+,:%" + "k" * 36
 
 OWNER = OwnerInfo(7, ACTIVE, "tcp://10.0.0.5:47291", KEY, "s1")
 
 
 def test_a_broker_that_is_none_is_not_named_as_the_owner() -> None:
-    """It was before, and nobody has said more since."""
+    """It was the owner before, and no later report is known."""
     assert OWNER.address_beside("tcp://10.0.0.6:47291") == OWNER.address
     assert OWNER.address_beside(OWNER.address) == ""
 
 
 def test_an_ack_says_who_owns_the_store() -> None:
-    """As a pair in the place of the name."""
+    """As a pair in the place of the extension's name."""
     features = Features(epoch=7, store="s1", owner=OWNER)
     text = features.format()
     key = "%2B%2C%3A%25" + "k" * 36
@@ -43,7 +43,7 @@ def test_a_peer_that_names_the_extension_says_no_owner() -> None:
 
 
 def test_a_peer_that_does_not_know_the_extension_passes_it_over() -> None:
-    """Reading by the table of the extensions before it: what is unknown means nothing."""
+    """It reads by an older table of extensions, and ignores unknown names."""
     old = tuple(name for name in EXTENSIONS if name != "owner")
     text = Features(epoch=7, owner=OWNER).format()
     read = Features.parse(",".join(i for i in text.split(",") if not i.startswith("owner")))
@@ -66,7 +66,7 @@ def test_a_heartbeat_without_a_shared_store_is_as_before() -> None:
 
 
 def test_further_parts_are_passed_over() -> None:
-    """Of a later version."""
+    """Parts of a later version."""
     assert OwnerInfo.parse("7+standby+++s1+shard4") == OwnerInfo(7, STANDBY, store_id="s1")
 
 
@@ -97,7 +97,7 @@ def test_an_owner_that_is_malformed_is_refused(value: str, message: str) -> None
 
 @pytest.mark.parametrize(("text", "epoch"), [("", 0), ("7", 7), ("9" * 15, 10**15 - 1)])
 def test_an_epoch_is_a_whole_number(text: str, epoch: int) -> None:
-    """Without one the broker has its store for itself."""
+    """Without one the store is not shared."""
     assert parse_epoch(text) == epoch
 
 
@@ -124,11 +124,11 @@ def test_the_example_of_the_page_is_read() -> None:
     )
 
 
-# What a peer has heard
+# Reports of several brokers
 
 
 def test_a_peer_takes_the_highest_epoch_for_that_of_the_owner() -> None:
-    """Whoever says it, and whatever it hears of lower ones later."""
+    """Whichever broker reports it, and whatever lower ones are reported later."""
     owners = Owners()
     before = OwnerInfo(7, ACTIVE, "tcp://a:1", "", "s1")
     assert owners.register(before) == before

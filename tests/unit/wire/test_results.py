@@ -1,4 +1,4 @@
-"""How values and errors are written, for peers of ours and for legacy ones."""
+"""Encoding of values and errors, for peers with FEATURES and for legacy peers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_arguments_that_are_too_long_are_left_out() -> None:
 
 
 def test_a_long_traceback_loses_its_middle() -> None:
-    """The last 16 KiB of text tell most: where it began and where it ended."""
+    """Its beginning and its end, 16 KiB of text, are the most useful."""
     traceback = "begin" + "x" * 2 * TRACEBACK_LIMIT + "end"
     short = decode_error(encode_error(RemoteError("t", "m", traceback))).traceback
     assert len(short) <= TRACEBACK_LIMIT + 20
@@ -57,7 +57,7 @@ def test_a_long_message_is_cut() -> None:
 
 @pytest.mark.parametrize("data", [b"why", pack(["a", "b"]), pack({}), pack([1, 2, 3, 4])])
 def test_what_is_no_error_becomes_a_message(data: bytes) -> None:
-    """A job fails with whatever its worker said."""
+    """A job fails with any bytes that its worker sends."""
     assert decode_error(data) == RemoteError("", data.decode(errors="replace"))
 
 

@@ -1,4 +1,4 @@
-"""What may wait for a peer that does not read: the buffer usage, and a real socket."""
+"""Bytes that wait for a peer that does not read: the buffer usage, and a real socket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FakeTracker:
 
 
 def send(buffers: SendBuffers, peer: bytes, size: int) -> FakeTracker | None:
-    """Send as the link does; return the tracker that the message got."""
+    """Send as the link does; return the tracker of the message."""
     usage = buffers.usage(peer)
     if usage.sent + size < usage.track_at:
         usage.sent += size
@@ -85,7 +85,7 @@ def test_over_the_bound_only_a_short_message_is_admitted_up_to_a_reserve() -> No
 
 
 def test_a_message_over_the_bound_is_sent_by_itself() -> None:
-    """A frame may be longer than the bound: then nothing else waits."""
+    """A frame may exceed the limit if no other one waits."""
     buffers = SendBuffers(MIB)
     tracker = send(buffers, b"p", 10 * MIB)
     usage = buffers.usage(b"p")
@@ -107,7 +107,7 @@ def test_the_usage_of_peers_that_have_gone_is_forgotten_and_that_of_others_is_no
 
 
 def test_what_peers_leave_that_come_and_go_does_not_add_up() -> None:
-    """Where the sum has no bound, or is never met, nothing else settles their usage."""
+    """Without a common limit, or below it, nothing else settles their usage."""
     buffers = SendBuffers(MIB)
     for number in range(20 * PRUNE_ABOVE):
         peer = b"%d" % number
@@ -120,7 +120,7 @@ def test_what_peers_leave_that_come_and_go_does_not_add_up() -> None:
 
 
 def test_who_makes_others_come_and_go_hides_no_more_than_a_step() -> None:
-    """A usage that was forgotten begins anew with a tracker, which keeps it open."""
+    """A usage that was forgotten starts with a tracker, which keeps it open."""
     buffers = SendBuffers(MIB)
     for round_ in range(5):
         send(buffers, b"sly", STEP - 1)
@@ -135,7 +135,7 @@ def test_who_makes_others_come_and_go_hides_no_more_than_a_step() -> None:
 
 
 def fill(buffers: SendBuffers, peer: bytes, size: int) -> int:
-    """Send messages that are not read until no more may be; return the bytes."""
+    """Send messages, which are not read, until one is refused; return the bytes."""
     usage, sent = buffers.usage(peer), 0
     while buffers.may_send(usage, size):
         usage.sent += size
@@ -199,7 +199,7 @@ def test_a_peer_that_has_gone_has_nothing_of_the_sum() -> None:
 
 
 def test_who_had_much_when_there_was_much_is_sent_short_messages_all_the_same() -> None:
-    """Its heartbeats, say: without them it would be told to inform again."""
+    """Such as HEARTBEATs: without them it would be asked to inform again."""
     total = TotalUsage(16 * MIB)
     buffers = SendBuffers(64 * MIB, total)
     fill(buffers, b"first", 100_000)
@@ -215,7 +215,7 @@ def test_who_had_much_when_there_was_much_is_sent_short_messages_all_the_same() 
 
 
 def test_what_has_no_mark_keeps_nobody_from_being_served() -> None:
-    """It was read, perhaps: only another tracker can tell."""
+    """It may have been read: only another tracker can show that."""
     total = TotalUsage(48 * MIB)
     buffers = SendBuffers(64 * MIB, total)
     honest = buffers.usage(b"honest")
@@ -226,7 +226,7 @@ def test_what_has_no_mark_keeps_nobody_from_being_served() -> None:
 
 
 def test_with_many_peers_the_marks_are_closer() -> None:
-    """So what is behind the last trackers of all is a part of the sum at most."""
+    """So the bytes after all last trackers are a limited part of the total."""
     total = TotalUsage(256 * MIB)
     buffers = SendBuffers(64 * MIB, total)
     assert total.step == STEP
@@ -251,14 +251,14 @@ class Pair:
     dealer: zmq.Socket[bytes]
 
     def flood(self, size: int) -> int:
-        """Send messages of a size until no more are taken; return how many were."""
+        """Send messages of a size until one is refused; return their number."""
         for number in range(100_000):
             if not self.link.send([b"p", b"x" * size]):
                 return number
         raise AssertionError("there is no bound")
 
     def drain(self) -> int:
-        """Read what comes, until nothing does; return how many messages it was."""
+        """Read all messages; return their number."""
         count = 0
         while self.dealer.poll(200):
             self.dealer.recv_multipart()
@@ -268,7 +268,7 @@ class Pair:
 
 @pytest.fixture
 def pair(context) -> Iterator[Pair]:
-    """A link with a bound of 4 MiB, and a peer ``p`` that has little room of its own."""
+    """A link with a limit of 4 MiB, and a peer ``p`` with small buffers."""
     link = open_router(context, max_unsent_bytes=4 * MIB)
     link.socket.set(zmq.SNDBUF, 65536)
     dealer = context.socket(zmq.DEALER)
@@ -286,7 +286,7 @@ def pair(context) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("size", [1000, 20_000, 900_000])
 def test_bytes_for_a_peer_that_does_not_read_are_bounded(pair: Pair, size: int, caplog) -> None:
-    """Whatever the size of the messages; and what was taken arrives."""
+    """For messages of any size; and accepted messages arrive."""
     count = 0
     end = time.monotonic() + 5.0
     while (more := pair.flood(size)) or not count:
@@ -302,7 +302,7 @@ def test_bytes_for_a_peer_that_does_not_read_are_bounded(pair: Pair, size: int, 
 def test_a_message_waits_once_for_what_its_peer_has_read_to_be_recorded(
     pair: Pair, monkeypatch
 ) -> None:
-    """pyzmq's thread records it, and the link's own thread may keep it from that."""
+    """pyzmq's thread records it, and the link's own thread may keep it from running."""
     usage = pair.link.buffers.usage(b"p")
     now, sleeps, read, unread = [100.0], [], FakeTracker(), FakeTracker()
 
@@ -333,7 +333,7 @@ def test_a_message_waits_once_for_what_its_peer_has_read_to_be_recorded(
 
 
 def test_a_peer_that_has_gone_owes_nothing(pair: Pair) -> None:
-    """libzmq drops what waited for it, and the next one of this name begins anew."""
+    """libzmq drops its waiting messages, and the next peer with its identity starts at zero."""
     pair.flood(900_000)
     pair.dealer.close(0)
 

@@ -1,4 +1,4 @@
-"""What every socket of ours is told before it is bound, and what strangers may not do to it."""
+"""Options of every socket before it is bound, and limits for unknown peers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def context() -> Iterator[zmq.Context[Any]]:
 
 
 def test_libcs_generator_is_seeded_before_a_context_is_made(monkeypatch) -> None:
-    """Routing ids come from it, and unseeded they are the same in every process."""
+    """Routing ids are made from it, and would be the same in every process."""
     libc = ctypes.CDLL(ctypes.util.find_library("c"))
     libc.srand(1)
     unseeded = libc.rand()
@@ -100,7 +100,7 @@ def test_a_handshake_that_is_not_ended_is_cut(context, monkeypatch) -> None:
 
 
 def test_a_frame_over_the_limit_costs_its_connection(context) -> None:
-    """Of a ROUTER, and of a PUB, whose subscribers have nothing long to say."""
+    """At a ROUTER, and at a PUB, whose subscribers send only short messages."""
     for link, kind in ((open_router(context, max_frame=10), zmq.DEALER), (open_pub(context), 0)):
         address = link.bind("tcp://127.0.0.1:0")
         peer = context.socket(kind or zmq.XSUB)
@@ -116,7 +116,7 @@ def test_a_frame_over_the_limit_costs_its_connection(context) -> None:
 
 
 def test_a_subscriber_that_takes_nothing_is_cut_and_others_are_not(context, monkeypatch) -> None:
-    """With what waits for it, which nothing but the number of messages bounds."""
+    """Its waiting messages are dropped; only their number was limited."""
     monkeypatch.setattr(module, "SUBSCRIBER_MS", 300)
     link = open_pub(context)
     cut = link.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -149,7 +149,7 @@ def test_a_subscriber_that_takes_nothing_is_cut_and_others_are_not(context, monk
 
 @pytest.mark.parametrize("kind", ["client", "worker", "scheduler"])
 def test_a_socket_that_connects_has_a_routing_id_of_ours(context, kind: str) -> None:
-    """The 0.3 router decodes every frame as UTF-8, and ends where one is not."""
+    """The 0.3 router decodes every frame as UTF-8, and ends at one that is not."""
     router = open_router(context)
     address = router.bind("tcp://127.0.0.1:0")
     dealers = [open_dealer(context, address, kind=kind) for _ in range(2)]
@@ -168,7 +168,7 @@ def test_a_socket_that_connects_has_a_routing_id_of_ours(context, kind: str) -> 
 
 
 def test_a_message_behind_the_first_one_is_received_in_the_same_turn(context) -> None:
-    """Whether one follows is asked in another way than whether there is a first."""
+    """The link checks for a second message in another way than for the first."""
     router = open_router(context)
     dealer = open_dealer(context, router.bind("tcp://127.0.0.1:0"))
     assert dealer.socket.poll(5000, zmq.POLLOUT)
@@ -187,11 +187,11 @@ def test_a_message_behind_the_first_one_is_received_in_the_same_turn(context) ->
 
 
 def test_the_descriptor_of_a_monitor_tells_of_a_connection_made_and_of_one_lost(context) -> None:
-    """It says so once, behind a look that found nothing."""
+    """It is readable once, after a read that found no event."""
     with plain.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
     dealer = open_dealer(context, address)
-    dealer.watch()  # nobody listens yet: what is made before this is not told
+    dealer.watch()  # no one listens yet; earlier connections have no events
     router = open_router(context)
     router.bind(address)
     for expected in (True, False):
@@ -206,7 +206,7 @@ def test_the_descriptor_of_a_monitor_tells_of_a_connection_made_and_of_one_lost(
 
 
 def errors_of(link: Link, deadline: float = 10.0) -> str:
-    """Return the first error of a handshake, "" if there is none until the deadline."""
+    """Return the first error of a handshake, "" if none comes until the deadline."""
     end = time.monotonic() + deadline
     while not link.handshake_error and time.monotonic() < end:
         zmq_poll([(link.monitor_fd, zmq.POLLIN)], 100)
@@ -215,7 +215,7 @@ def errors_of(link: Link, deadline: float = 10.0) -> str:
 
 
 class LateSocket(zmq.Socket[bytes]):
-    """A socket whose ``connect`` returns when the other side has seen the handshake fail."""
+    """A socket whose ``connect`` returns after the other side has seen the handshake fail."""
 
     other: Link
 
@@ -226,7 +226,7 @@ class LateSocket(zmq.Socket[bytes]):
 
 
 def test_a_handshake_that_fails_while_the_socket_connects_is_reported(context, monkeypatch) -> None:
-    """libzmq gives a connection up whose other side uses another mechanism: there is no second."""
+    """If the mechanisms differ, libzmq gives the connection up and reports that only once."""
     router = open_router(context)
     encrypt(router, new_keys()[1])
     router.watch()
@@ -250,7 +250,7 @@ def test_a_host_that_cannot_be_resolved_is_named(context, host: str) -> None:
 def test_of_a_host_that_nothing_listens_on_nothing_of_the_kind_is_said(
     context, monkeypatch, host: str
 ) -> None:
-    """A name is resolved once for a socket, to tell the two apart; a number is none."""
+    """A name is resolved once per socket, to tell the cases apart; a number is not."""
     resolved: list[str] = []
     monkeypatch.setattr(module, "getaddrinfo", lambda name, _: resolved.append(name))
     with plain.socket() as probe:

@@ -1,4 +1,4 @@
-"""How many slots a worker uses: decided by measured busy time."""
+"""Number of slots that a worker uses, by its measured busy time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.unit.worker.test_watchdog import Limited
 
 
 class Load:
-    """A scaler and its clock; ``work`` lets so many slots be busy for some seconds."""
+    """A scaler and its clock; ``work`` keeps some slots busy for some seconds."""
 
     def __init__(self, min_slots=1, max_slots=8):
         self.scaler = Autoscaler(min_slots, max_slots)
         self.now = 100.0
 
     def work(self, busy, seconds, step=0.1):
-        """Return the size after that time; a list of numbers is taken in turns."""
+        """Return the size after that time; a list of numbers is used in turns."""
         turns = busy if isinstance(busy, list) else [busy]
         for n in range(round(seconds / step)):
             self.scaler.record(self.now, min(turns[n % len(turns)], self.scaler.size))
@@ -39,7 +39,7 @@ def test_it_grows_while_all_are_busy_and_never_beyond_the_most():
 
 
 def test_a_slot_that_idles_between_two_jobs_for_a_moment_counts_as_busy():
-    """Sampled at the ends of jobs, all of them would seem idle."""
+    """Sampled at the ends of jobs, all slots would seem idle."""
     load = Load(min_slots=2, max_slots=8)
     for _ in range(150):
         load.scaler.record(load.now, 1)
@@ -50,7 +50,7 @@ def test_a_slot_that_idles_between_two_jobs_for_a_moment_counts_as_busy():
 
 
 def test_one_spare_slot_is_enough_and_stays():
-    """Two long jobs need no fourth slot, and the third is not dropped and made again."""
+    """Two long jobs need no fourth slot, and the third one is not removed and added again."""
     load = Load()
     load.work(2, 10.0)
     assert load.scaler.size == 3
@@ -106,7 +106,7 @@ def world():
 
 
 def fill(world):
-    """Give every slot that is used a long job."""
+    """Give every used slot a long job."""
     number = world.manager._held_chunks.received
     while world.status().window > len(world.pool.busy()):
         number += 1

@@ -1,4 +1,4 @@
-"""What a worker says about its way to the broker."""
+"""Log lines of a worker about its connection to the broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HERE = "tcp://127.0.0.1:47291"
 
 
 class Story:
-    """A log that is told how things stand, and the lines that it logged since last asked."""
+    """A connection log, and the lines that it has logged since the last call."""
 
     def __init__(self, caplog):
         self.log, self.caplog, self.now = ConnectionLog(), caplog, 0.0
@@ -20,7 +20,7 @@ class Story:
         caplog.set_level(logging.INFO, "eventmq.worker.runner")
 
     def tell(self, *, online=False, broken=False, received=False, seconds=0.0):
-        """Let time pass second by second; return when each line came, its level and text."""
+        """Let time pass second by second; return time, level and text of each line."""
         lines = []
         end = self.now + seconds
         while True:
@@ -45,7 +45,7 @@ def test_where_another_broker_may_take_over_none_need_be_started(story):
 
 
 def test_an_absent_broker_is_told_of_after_two_seconds_and_then_ever_more_seldom(story):
-    """At 2 s, then after 4, 8, 16, 32 and from then on 60 s."""
+    """At 2 s, then after 4, 8, 16 and 32 s, and then every 60 s."""
     lines = story.tell(seconds=190.0)
     assert [2.0, 6.0, 14.0, 30.0, 62.0, 122.0, 182.0] == [at for at, _, _ in lines]
     assert {"WARNING"} == {level for _, level, _ in lines}
@@ -87,7 +87,7 @@ def test_a_lost_connection_and_its_return_are_told_of_once_each(story):
 
 
 def test_a_connection_lost_while_the_broker_asks_us_to_inform_again_is_still_told_of(story):
-    """A broker that says goodbye is not online before its connection breaks."""
+    """After its KBAI a broker is not online when its connection is lost."""
     story.tell(online=True)
     assert [] == story.tell(received=True)
     (line,) = story.tell(broken=True)
@@ -100,7 +100,7 @@ def test_a_broker_that_only_asks_who_we_are_is_not_worth_a_line(story):
 
 
 def test_a_broker_that_answers_but_refuses_is_not_called_absent(story):
-    """The session logs why."""
+    """The session logs the reason."""
     story.tell(received=True)
     assert [] == story.tell(seconds=100.0)
 

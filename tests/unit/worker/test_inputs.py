@@ -1,4 +1,4 @@
-"""A worker fetches what is too much for a REQUEST, page by page, before the job starts."""
+"""Inputs too large for a REQUEST: the worker fetches them page by page before the job starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEADERS = "task:t,content-type:msgpack,graph:inp"
 
 
 class MemorySpool:
-    """A spool that can be looked at, and broken."""
+    """A spool in memory, which tests can read and break."""
 
     def __init__(self):
         self.files = {}
@@ -66,7 +66,7 @@ class PagingWorld(World):
         )
 
     def paged(self, number, count=1, headers=HEADERS):
-        """Let a chunk come whose first job is to be fetched for."""
+        """Let a chunk arrive whose first job needs inputs."""
         texts = [headers] + ["task:t"] * (count - 1)
         rows = [(f"j{number}.{n}", 1, 1, text, 0.0, 0.0, b"x") for n, text in enumerate(texts)]
         chunk = encode_chunk("default", rows)
@@ -186,7 +186,7 @@ def test_a_delivery_that_is_not_held_any_more_goes_back(world):
 
 @pytest.mark.parametrize("how", ["inputs-gone", "full disk", "nonsense"])
 def test_what_cannot_be_had_fails_the_job(world, how):
-    """It can be retried: what it takes is kept while it is. Others of its chunk go back."""
+    """It can be retried, since its inputs are kept. The other jobs of its chunk are handed back."""
     [call] = calls(world.paged(1, count=2))
     if how == "inputs-gone":
         messages = world.refuse(call, how)
@@ -313,7 +313,7 @@ def test_a_spool_is_there_from_first_use_to_the_end(spool, tmp_path):
 
 
 def test_what_a_killed_worker_has_left_is_removed_by_the_next(spool, tmp_path):
-    """One that is in use is not."""
+    """A spool in use is not removed."""
     dead, alive = SpoolDirectory(new_spool()), SpoolDirectory(new_spool())
     write(dead)
     write(alive)
@@ -323,7 +323,7 @@ def test_what_a_killed_worker_has_left_is_removed_by_the_next(spool, tmp_path):
     alive.close()
 
 
-# Who says that it can
+# Announcement
 
 
 @pytest.mark.parametrize("world", [World, PagingWorld])
@@ -339,18 +339,18 @@ def test_only_a_worker_with_a_spool_names_the_extension(world):
 
 
 def suspect(world, number=1, headers="task:t"):
-    """Let a chunk come whose job may have killed a worker."""
+    """Let a chunk arrive whose job may have killed a worker."""
     chunk = encode_chunk("default", [(f"j{number}", 2, 1, headers, 0.0, 0.0, b"x")])
     request = commands.Request(f"m{number}", "default", f"chunk:{number},ask:1", chunk)
     return world.receive(request)
 
 
 def test_a_suspect_starts_once_the_broker_knows_that_it_is_here(world):
-    """If the worker then dies, the broker can tell that the job was there."""
+    """If the worker then dies, the broker knows that the job had reached it."""
     [call] = calls(suspect(world))
     assert (call.name, arguments_of(call)) == ("begin", {"id": "j1", "delivery": 2})
     assert world.pool.assigned == []
-    call = [call, *calls(world.tick(3.1))][-1]  # it may have been asked again
+    call = [call, *calls(world.tick(3.1))][-1]  # the CALL may have been repeated
     assert call.name == "begin"
     assert world.status().held == (1,)
     world.receive(commands.Reply("r", pack(None), call.id))
@@ -358,7 +358,7 @@ def test_a_suspect_starts_once_the_broker_knows_that_it_is_here(world):
 
 
 def test_many_suspects_wait_for_no_answer_about_another(world):
-    """A worker that is far from its broker starts them one round trip after they came."""
+    """With a slow broker they all start one round trip after their arrival."""
     asking = [calls(suspect(world, number)) for number in range(1, 9)]
     assert [arguments_of(call)["id"] for [call] in asking] == [f"j{n}" for n in range(1, 9)]
     for [call] in reversed(asking):

@@ -1,4 +1,4 @@
-"""The job manager's state machine, with a pool that only notes and a clock that stands still."""
+"""The job manager's state machine, with a pool that only records and a clock that tests set."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def world():
     return world
 
 
-# The time
+# Clocks
 
 
 def expires(world, number, sent, at, wall):
-    """Let a chunk arrive that was sent at a time of the broker's; return when its jobs expire."""
+    """Let a chunk arrive that the broker sent at a time; return when its job expires."""
     world.clock.wall = wall
     rows = [("a", 1, 1, "task:t", 0.0, at, b"x"), ("b", 2, 3, "task:u", 4.0, 0.0, b"yz")]
     headers = f"chunk:{number},now:{sent:.3f}"
@@ -270,7 +270,7 @@ def test_answers_keep_within_the_frame_limit_of_the_broker():
 
 
 def test_a_log_that_does_not_fit_in_beside_its_result_is_left_out():
-    """The result goes before it; other outcomes keep their logs, in as many replies as it takes."""
+    """The result is sent without it; other outcomes keep their logs, in several replies."""
     world = World()
     world.connect(max_frame=2000)
     world.chunk(1, 4)
@@ -336,7 +336,7 @@ def test_later_chunks_of_the_slot_go_back_too():
 
 
 def run_on(world, chunk, position, seconds):
-    """Let slot 0 run its jobs up to a position, each for some time; return what is handed back."""
+    """Let slot 0 run its jobs up to a position, each for some time; return the handed-back jobs."""
     back = []
     while world.pool.current[0][1] < position:
         back += replies(world.tick(seconds))
@@ -347,7 +347,7 @@ def run_on(world, chunk, position, seconds):
 
 
 def test_a_chunk_of_jobs_that_take_longer_than_estimated_goes_back():
-    """Five milliseconds each, where the broker counted on twenty microseconds."""
+    """Five milliseconds each, while the broker had estimated twenty microseconds."""
     world = World(slots=1)
     world.connect()
     world.chunk(1, 1000)
@@ -380,7 +380,7 @@ def test_a_chunk_that_is_not_much_too_large_stays(jobs, seconds):
 
 
 def test_a_chunk_that_waited_for_the_processor_at_its_beginning_stays():
-    """Its first job took 15 ms; by its pace nothing is known until it has run for 30."""
+    """Its first job took 15 ms; its pace is measured only after 30 ms."""
     world = World(slots=1)
     world.connect()
     world.chunk(1, 1000)
@@ -391,7 +391,7 @@ def test_a_chunk_that_waited_for_the_processor_at_its_beginning_stays():
 
 
 def test_what_comes_behind_the_rest_of_a_long_chunk_stays():
-    """The chunk whose jobs were handed back is judged once."""
+    """A chunk whose jobs were handed back is not measured again."""
     world = World(slots=1)
     world.connect()
     world.chunk(1, 100)
@@ -467,7 +467,7 @@ def test_what_had_begun_and_was_not_answered_is_lost_and_the_rest_goes_back():
 
 
 def test_beside_the_job_that_ran_the_others_that_had_begun_are_not_suspected(world):
-    """They had ended before it began: only their answers are missing."""
+    """They had ended before it started: only their answers are missing."""
     world.chunk(1, 4)
     world.answer(0, 1, 0, 1)
     world.manager.pool_events([SlotDied(0, 1, 2, "killed", started=2)], world.now)
@@ -523,7 +523,7 @@ def test_terminate_hands_back_what_has_not_started_and_waits_for_the_rest(world)
 
 
 def test_disconnect_lets_what_runs_complete_and_is_answered_by_kbai(world):
-    """Emqp-1.0, "DISCONNECT and KBAI", where it comes to a worker: nothing more is taken."""
+    """Emqp-1.0, "DISCONNECT and KBAI", at a worker: it accepts no more jobs."""
     world.chunk(1, 2)
     world.start(0)
     assert [kinds(r) for r in replies(world.receive(commands.Disconnect("d")))] == [[(1, BACK)]]
@@ -571,7 +571,7 @@ def test_the_wait_for_the_last_acks_is_bounded(world):
     assert world.manager.done
 
 
-# What it logs
+# Log lines
 
 
 def logged(caplog):

@@ -1,4 +1,4 @@
-"""Workers of a shared store: who is taken for the owner, and whose messages are ignored."""
+"""Workers of a shared store: how they recognise the owner, and whose messages they ignore."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def world():
 
 
 def chunk(world, number, epoch):
-    """Let a chunk of one job arrive; return whether the worker took it."""
+    """Let a chunk of one job arrive; return whether the worker accepted it."""
     rows = [(f"j{number}", 1, 1, "task:t", 0.0, 0.0, b"x")]
     headers = f"chunk:{number},epoch:{epoch}"
     world.receive(commands.Request(f"m{number}", "q", headers, encode_chunk("q", rows)))
@@ -37,7 +37,7 @@ def chunk(world, number, epoch):
 
 
 def heartbeat(world, report):
-    """Let a HEARTBEAT of the broker arrive; return what is sent."""
+    """Let a HEARTBEAT of the broker arrive; return the messages of the worker."""
     return world.receive(commands.Heartbeat("h", "1", f"waiting:0,{report.format()}"))
 
 
@@ -54,20 +54,20 @@ def warnings(caplog):
 
 def test_chunks_of_the_owner_are_taken(world):
     assert chunk(world, 1, 5)
-    assert chunk(world, 2, 6)  # its news come with it
+    assert chunk(world, 2, 6)  # the report comes with it
 
 
 def test_a_chunk_of_a_lower_epoch_is_ignored(world, caplog):
-    """Its sender was stopped between the commit and this message."""
+    """Its sender was suspended between the commit and this message."""
     world.manager.session.owners.register(NEXT)
     assert not chunk(world, 1, 5)
     assert not chunk(world, 2, 5)
     assert warnings(caplog) == [
         "messages of a broker that does not own the store are ignored; the owner has epoch 6"
     ]
-    assert world.manager.session.online  # until its runner knows where the owner is
+    assert world.manager.session.online  # until its runner knows the address of the owner
     assert world.status().received == 0
-    assert chunk(world, 1, 6)  # the same one, from the owner that found it in the store
+    assert chunk(world, 1, 6)  # the same chunk, from the owner that recovered it
 
 
 def test_the_log_says_it_once_for_each_owner(world, caplog):
@@ -142,7 +142,7 @@ def test_answers_wait_for_the_next_owner(world, caplog):
 
 
 def test_an_owner_in_a_new_epoch_is_informed_again(world):
-    """It lost its database and took the store over anew."""
+    """It lost its database and has claimed the store again."""
     chunk(world, 1, 5)
     [reply] = world.answer(0, 1, 0, 1)
     assert names(heartbeat(world, OWNER._replace(epoch=6))) == ["Inform"]
@@ -168,7 +168,7 @@ def test_a_suspect_that_is_refused_without_an_owner_waits(world):
     assert world.pool.assigned == [(0, 1, 1)]
 
 
-# The brokers beside that of the session
+# Other brokers than that of the session
 
 
 @pytest.fixture
@@ -188,13 +188,13 @@ def out(listener, now):
 
 
 def test_a_listener_informs_as_a_client_and_asks_again_at_intervals(listener):
-    """A client is given no jobs, and has no session."""
+    """A client gets no jobs, and has no session."""
     [inform] = out(listener, 100.0)
     assert (inform.role, inform.queues) == ("client", "")
     features = Features.parse(inform.features)
     assert (features.name, features.session, "owner" in features.extensions) == ("w", "", True)
     assert out(listener, 100.5) == []
-    assert names(out(listener, 101.0)) == ["Inform"]  # there was no ACK
+    assert names(out(listener, 101.0)) == ["Inform"]  # without an ACK
     report = Features(epoch=5, store="s1", owner=WATCHER).format().encode()
     assert listener.receive(commands.Ack("a", inform.id, report).frames(), 101.0)
     assert listener.next_tick() == 104.0

@@ -1,4 +1,4 @@
-"""The job manager with a pool whose slots share what they are given, such as ``asyncio``."""
+"""The job manager with a pool whose slots share their chunks, such as ``asyncio``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BACK, CANCELLED, FAILED, SUCCEEDED = (
 
 
 class SharedNotingPool(NotingPool):
-    """Jobs wait in one line and run in whichever slot `SharedWorld.begin` names."""
+    """A pool whose jobs wait in one line and run in the slot that `SharedWorld.begin` names."""
 
     shared = True
 
@@ -80,7 +80,7 @@ class SharedWorld(Limited):
         return replies(self.out())
 
     def give_up(self, slot):
-        """Let the pool report that it has given up what a slot ran."""
+        """Let the pool report that it has abandoned the running job of a slot."""
         chunk, position, _ = self.pool.runs.pop(slot)
         self.manager.pool_events([SlotDied(slot, chunk, position, "given up")], self.now)
         return replies(self.out())
@@ -149,7 +149,7 @@ def test_what_waits_stays_while_others_end(world):
 
 
 def test_what_waits_for_much_longer_than_estimated_goes_back():
-    """Once the jobs that end have shown it for a tenth of a second."""
+    """Once ended jobs have shown that for a tenth of a second."""
     world = SharedWorld(slots=2)
     world.connect()
     world.chunk(1, 1)
@@ -259,7 +259,7 @@ def test_an_answer_for_a_job_that_is_not_open_is_refused(world, caplog):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_job_is_answered_once_whatever_happens(seed):
-    """Ends in any order, jobs that go back, cancels, jobs that are lost."""
+    """Ends in any order, handed-back jobs, cancels, and lost jobs."""
     dice = random.Random(seed)
     world = SharedWorld(slots=4)
     world.connect()

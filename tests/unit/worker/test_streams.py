@@ -58,7 +58,7 @@ def test_what_was_taken_is_told_to_the_job():
 
 
 def test_what_was_not_taken_is_sent_again_to_a_broker_that_may_have_missed_it():
-    """In order, before the answers, and only once the broker knows us."""
+    """In order, before the answers, and only after the broker has acknowledged INFORM."""
     world = Streaming().begin()
     for first in range(3):
         world.yields(first)
@@ -98,7 +98,7 @@ def test_parts_of_an_ended_job_that_nobody_takes_are_not_kept_for_ever():
 
 
 def test_a_broker_that_knows_no_streams_gets_no_parts():
-    """The task goes on, and its result is kept."""
+    """The task continues, and its result is kept."""
     world = Streaming()
     world.connect(extensions=("session", "chunk", "outcome", "error"))
     world.chunk(1, 1)

@@ -1,4 +1,4 @@
-"""Hard limits and cancellation of running jobs, as the job manager decides them."""
+"""Hard limits and cancellation of running jobs in the job manager."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BACK, CANCELLED, FAILED, SUCCEEDED = (
 
 
 class Limited(World):
-    """A world whose jobs have limits and whose slots say what they run."""
+    """A world whose jobs have limits and whose slots report their running jobs."""
 
     def chunk(self, number, count, message=None, timeout=0.0):
         rows = [(f"j{number}.{n}", 1, 1, "task:t", timeout, 0.0, b"x") for n in range(count)]
@@ -37,7 +37,7 @@ class Limited(World):
         self.tick(0.006)
 
     def die(self, slot, chunk, position):
-        """Let a slot lose all it had; return the kinds of outcome of each answer."""
+        """Let a slot lose all its jobs; return the kinds of outcome of each answer."""
         self.pool.since[slot] = None
         self.manager.pool_events([SlotDied(slot, chunk, position, "it was killed")], self.now)
         return [kinds(reply) for reply in replies(self.out())]
@@ -73,7 +73,7 @@ def test_a_job_past_its_timeout_is_killed_and_fails(world):
 
 
 def test_what_had_ended_beside_a_job_that_is_killed_is_not_said_to_be_unstarted(world):
-    """Its answers were not sent yet: without guarantee it may not run again."""
+    """Its answers were not sent yet: without guarantee it must not run again."""
     world.chunk(1, 4, timeout=2.0)
     world.start(0)
     world.start(0)
@@ -136,7 +136,7 @@ def test_a_job_that_ends_before_the_kill_arrives_keeps_its_outcome(world):
 
 
 def test_a_job_that_the_kill_hits_instead_goes_back_uncounted(world):
-    """The late one was answered; the next one had started, and did nothing wrong."""
+    """The overdue job was answered; the next one had started, and is not at fault."""
     world.chunk(1, 1, timeout=1.0)
     world.run(0, 1, 0)
     world.chunk(2, 1, timeout=1.0)
@@ -167,7 +167,7 @@ def test_a_death_before_the_limit_is_a_death(world):
 
 
 def test_a_death_is_a_death_also_where_it_is_seen_after_the_limit(world):
-    """The manager was stopped for a while, and has killed nobody."""
+    """The manager was suspended for a while, and has killed no slot."""
     world.chunk(1, 1, timeout=2.0)
     world.run(0, 1, 0)
     world.now += 5.0
@@ -263,7 +263,7 @@ def test_one_that_obeys_leaves_the_slot_alone(world):
 
 
 def test_a_cancel_that_came_before_the_job_had_begun_is_said_again(world):
-    """It has left the look-ahead and is not seen running: between the two nobody hears."""
+    """It has left the queue of its slot and is not seen running yet."""
     world.chunk(1, 1)
     world.pool.waiting[0] = 0
     world.cancel("j1.0")
@@ -279,7 +279,7 @@ def test_a_cancel_that_came_before_the_job_had_begun_is_said_again(world):
     assert world.die(0, 1, 0) == [[(0, CANCELLED)]]
 
 
-# What the task asks
+# Inside of the task
 
 
 def test_a_task_that_asks_hears_of_a_cancel_every_time_and_of_the_limit_once():
