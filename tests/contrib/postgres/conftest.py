@@ -1,4 +1,4 @@
-"""A server for the tests, and a database for each; or one with tables, emptied after each."""
+"""A server for all tests, with a new database for each, or one that is emptied after each."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def broker(rows_url):
 
 
 @pytest.fixture(scope="module")
-def _made_url(postgres):
-    """The URL of a database with the tables: making them takes longer than most tests."""
+def _tables_url(postgres):
+    """The URL of a database with tables, which take longer to create than most tests to run."""
     with postgres.database() as url:
         PostgresRows.open(Database.of(url)).close()
         yield url
 
 
 @pytest.fixture
-def rows_url(_made_url):
-    """The URL of a database with the tables of a queue store, without rows."""
-    yield _made_url
-    with psycopg.connect(_made_url, autocommit=True) as connection:
+def rows_url(_tables_url):
+    """The URL of a database with the empty tables of a queue store."""
+    yield _tables_url
+    with psycopg.connect(_tables_url, autocommit=True) as connection:
         tables = "relkind = 'r' AND relnamespace = 'eventmq'::regnamespace"
         for (name,) in connection.execute(
             f"SELECT relname FROM pg_class WHERE {tables}"

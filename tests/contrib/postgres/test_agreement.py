@@ -1,4 +1,4 @@
-"""Brokers as processes: what they agree on, replicas that commits wait for, and failovers."""
+"""Brokers as processes: their common settings, synchronous replicas, and failovers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Brokers(System):
-    """Brokers on one store."""
+    """Brokers that share a store."""
 
     def __init__(self, folder, url):
         super().__init__(folder)
@@ -58,13 +58,13 @@ def tasks(system):
 
     @app.task(name="survivor.work")
     def work(number):
-        """Note the number and return it."""
+        """Record the number, and return it."""
 
     return app, work
 
 
-def test_a_broker_with_other_settings_ends_and_says_which(brokers, monkeypatch):
-    """Until they are taken over; the first broker stores its own."""
+def test_a_broker_with_other_settings_ends_and_names_them(brokers, monkeypatch):
+    """The first broker stores its settings; a command replaces them with others."""
     store = ("--store", brokers.url)
     _, line = brokers.start_broker()
     assert "durability=durable" in line.split()
@@ -87,7 +87,7 @@ def test_a_broker_with_other_settings_ends_and_says_which(brokers, monkeypatch):
         other.stop()
 
 
-def test_the_store_is_made_by_a_command(brokers):
+def test_a_command_creates_the_store(brokers):
     store = ("--store", brokers.url)
     assert 1 == brokers.run("store", "check", *store).returncode
     initialized = brokers.run("store", "init", *store)
@@ -102,8 +102,8 @@ def test_the_store_is_made_by_a_command(brokers):
     assert 1 == work.delay(1).get(DEADLINE)
 
 
-def test_brokers_need_no_right_to_make_a_schema(brokers, postgres, database_url):
-    """Another user made the store; what they are granted is enough for all that brokers do."""
+def test_brokers_need_no_right_to_create_a_schema(brokers, postgres, database_url):
+    """A store that another user created needs only the granted rights."""
     name = database_url.rpartition("/")[2]
     assert 0 == brokers.run("store", "init", "--store", brokers.url).returncode
     postgres.sql("CREATE ROLE serving LOGIN PASSWORD 'secret'")
@@ -126,7 +126,7 @@ def test_brokers_need_no_right_to_make_a_schema(brokers, postgres, database_url)
 
 
 @pytest.mark.parametrize("url", ["postgresql://127.0.0.1:1/x", "postgresql://h/d?bad=1"])
-def test_a_store_that_cannot_be_used_is_one_sentence(brokers, url):
+def test_the_error_of_an_unusable_store_is_one_line(brokers, url):
     for name in ("init", "check"):
         ended = brokers.run("store", name, "--store", url)
         assert (1, "", 1) == (ended.returncode, ended.stdout, len(ended.stderr.splitlines()))
@@ -134,7 +134,7 @@ def test_a_store_that_cannot_be_used_is_one_sentence(brokers, url):
 
 
 def test_a_replicated_broker_serves_only_while_commits_wait_for_a_replica(pair, tmp_path):
-    """It stands by meanwhile, says why, and goes on."""
+    """Otherwise it stands by, tells clients why, and serves again later."""
     primary, _ = pair
     system = Brokers(tmp_path, primary.url())
     try:
@@ -159,7 +159,7 @@ def test_a_replicated_broker_serves_only_while_commits_wait_for_a_replica(pair, 
 
 
 def test_receipts_survive_a_failover_to_a_synchronous_replica(pair, tmp_path):
-    """And events get another id; peers know the store by the one that it had."""
+    """Events get a new id, and the store keeps its own."""
     primary, replica = pair
     hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
     system = Brokers(tmp_path, f"postgresql://eventmq@{hosts}/postgres")

@@ -1,4 +1,4 @@
-"""The row of ``benchmarks`` about the store in PostgreSQL, small."""
+"""A short run of the row of ``benchmarks`` about the store in PostgreSQL."""
 
 from __future__ import annotations
 

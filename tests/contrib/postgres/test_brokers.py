@@ -1,4 +1,4 @@
-"""Brokers as processes with one store in PostgreSQL, and what holds when one is killed."""
+"""Brokers as processes that share a store in PostgreSQL, and the crash of one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Brokers(System):
-    """Two brokers or more on one store."""
+    """Two or more brokers that share a store."""
 
     def __init__(self, folder, url):
         super().__init__(folder)
@@ -47,13 +47,13 @@ def tasks(system):
 
     @app.task(name="survivor.work")
     def work(number):
-        """Note the number and return it."""
+        """Record the number, and return it."""
 
     return app, work
 
 
 def test_jobs_run_by_a_broker_with_a_store_in_postgresql(brokers):
-    """Results come back, and it goes on after a restart."""
+    """Results come back, also after a restart of the broker."""
     broker = brokers.start_broker(0)
     brokers.worker()
     _, work = tasks(brokers)
@@ -68,7 +68,7 @@ def test_jobs_run_by_a_broker_with_a_store_in_postgresql(brokers):
     "signal_number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"]
 )
 def test_a_standby_takes_over(brokers, signal_number):
-    """Each receipt holds: what was accepted by the one is done by the other."""
+    """Jobs that one broker has accepted are run through the other."""
     first = brokers.start_broker(0)
     brokers.start_broker(1)
     brokers.worker()
@@ -84,8 +84,8 @@ def test_a_standby_takes_over(brokers, signal_number):
     until(lambda: len(brokers.executed()) == 202, "all are executed")
 
 
-def test_an_owner_that_was_stopped_stands_by_when_it_goes_on(brokers):
-    """What it was about to commit is not stored: another has taken the store over."""
+def test_an_owner_that_was_suspended_stands_by_afterwards(brokers):
+    """Its open batch is not stored, as another broker owns the store by then."""
     first = brokers.start_broker(0)
     brokers.start_broker(1)
     brokers.worker()
@@ -105,8 +105,8 @@ def test_an_owner_that_was_stopped_stands_by_when_it_goes_on(brokers):
     assert work.delay(1000).get(DEADLINE) == 1000
 
 
-def test_a_database_that_ends_and_comes_back(tmp_path, own):
-    """The broker lives on; what was accepted is done, and what comes meanwhile waits."""
+def test_a_broker_survives_a_crash_of_the_database(tmp_path, own):
+    """The broker goes on: accepted jobs are run, and new ones wait for the database."""
     with own.database() as url:
         brokers = Brokers(tmp_path, url)
         try:
@@ -118,7 +118,7 @@ def test_a_database_that_ends_and_comes_back(tmp_path, own):
             own.kill()
             with ThreadPoolExecutor(1) as pool:
                 late = pool.submit(lambda: work.delay(50).get(DEADLINE))
-                time.sleep(1.0)  # for so long it is away
+                time.sleep(1.0)  # while the server is down
                 own.start()
                 assert late.result() == 50
             assert [job.get(DEADLINE) for job in jobs] == list(range(50))
@@ -129,7 +129,7 @@ def test_a_database_that_ends_and_comes_back(tmp_path, own):
 
 @pytest.fixture
 def own(postgres):
-    """A server of its own, which a test may end."""
+    """A server that only one test uses, so that it may stop it."""
     home = Home()
     yield Server.make(home)
     home.close()

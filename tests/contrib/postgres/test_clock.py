@@ -1,4 +1,4 @@
-"""The queue store reads no clock of the database, which may be set while brokers run."""
+"""The queue store never reads the clock of the database, which may be set at any time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = (
 
 
 def _sql(path: Path) -> str:
-    """Return a module without its calls of Python's own clocks."""
+    """Return the source of a module without its calls of Python's clocks."""
     return re.sub(r"\w*clock\.now\(\)", "", path.read_text()).replace(GAUGES, "")
 
 

@@ -1,4 +1,4 @@
-"""What a connection is and what it is refused for, on a real server."""
+"""The settings of a connection, and the reasons why one is refused, on a real server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUOTED = "tell%2Fno%40one"
 
 @pytest.fixture
 def guest(postgres, database_url):
-    """A user with a password and no rights, and the database with its URL."""
+    """The URL of the database, with a user who has a password and no rights."""
     postgres.sql(f"CREATE ROLE guest LOGIN PASSWORD '{SECRET}'")
     yield database_url.replace("eventmq@", f"guest:{QUOTED}@")
     database = database_url.rpartition("/")[2]
@@ -83,7 +83,7 @@ def test_a_session_has_the_settings_that_the_tables_need(postgres, database_url)
     assert expected == actual
 
 
-def test_settings_of_a_session_can_be_others(database_url):
+def test_a_session_can_have_other_settings(database_url):
     with connect(Database.of(database_url), "t", idle=9, synchronous_commit="off") as connection:
         assert ("off",) == connection.execute("SHOW synchronous_commit").fetchone()
         show = "SHOW idle_in_transaction_session_timeout"
@@ -97,17 +97,17 @@ def test_a_session_can_have_a_name_of_the_user(database_url):
 
 
 def test_a_transaction_that_waits_for_its_client_is_ended(database_url):
-    """The locks of a machine that is gone are."""
+    """This releases the locks of a machine that has failed."""
     with connect(Database.of(database_url), "test", idle=0.05) as connection:
         connection.execute("BEGIN")
-        assert select([connection], [], [], 20)[0]  # the server says why, and hangs up
+        assert select([connection], [], [], 20)[0]  # the server ends the session with a reason
         with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout) as error:
             connection.execute("SELECT 1")
     assert describe(error.value) == "terminating connection due to idle-in-transaction timeout"
 
 
-def test_no_value_of_a_row_is_in_what_an_error_says(rows_url):
-    """It goes into logs, and to whoever asks; PostgreSQL says values in the details of an error."""
+def test_an_error_contains_no_value_of_a_row(rows_url):
+    """Errors go into logs and to peers; PostgreSQL names values in the details of an error."""
     with connect(Database.of(rows_url), "test") as connection:
         insert = "INSERT INTO queues (id, name) VALUES (1, 'secret')"
         connection.execute(insert)
@@ -125,8 +125,8 @@ def test_no_value_of_a_row_is_in_what_an_error_says(rows_url):
     assert "secret" not in str(refused.value)
 
 
-def test_of_several_hosts_the_one_that_takes_writes_is_used(postgres, database_url):
-    """Names of hosts that are not there do no harm."""
+def test_of_several_hosts_the_one_that_accepts_writes_is_used(postgres, database_url):
+    """Hosts that do not exist are skipped."""
     name = database_url.rpartition("/")[2]
     url = f"postgresql://eventmq@127.0.0.1:{free_port()},127.0.0.1:{postgres.port}/{name}"
     with connect(Database.of(url), "test") as connection:
@@ -134,7 +134,7 @@ def test_of_several_hosts_the_one_that_takes_writes_is_used(postgres, database_u
 
 
 def test_of_several_hosts_each_has_its_share_of_the_time(postgres, database_url):
-    """Machines that take connections and say nothing keep no broker from the one that serves."""
+    """A silent machine does not keep a broker from the host that serves."""
     name = database_url.rpartition("/")[2]
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         port = silent.getsockname()[1]
@@ -153,7 +153,7 @@ def test_of_several_hosts_each_has_its_share_of_the_time(postgres, database_url)
     assert message.endswith("check the name of the host")
 
 
-# What it is refused for
+# Refused connections
 
 
 def test_a_host_that_does_not_answer():
@@ -165,16 +165,16 @@ def test_a_host_that_does_not_answer():
     )
 
 
-def test_a_host_that_says_nothing():
-    """It takes connections, and no one is there to answer."""
+def test_a_host_that_never_answers():
+    """It accepts connections, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://guest:{QUOTED}@127.0.0.1:{silent.getsockname()[1]}/shop"
         message = refusal(f"{url}?connect_timeout=2", DatabaseUnavailable)
     assert message.endswith("timeout expired; check the address, and the firewalls before it")
 
 
-def test_a_server_that_says_nothing_in_a_session(database_url):
-    """Its kernel still takes what is sent: psycopg itself would wait for ever."""
+def test_a_server_that_stops_answering_in_a_session(database_url):
+    """Its kernel still acknowledges data, so psycopg itself would wait for ever."""
     database = Database.of(database_url)
     with closing(connect(database, "test")) as connection:
         with (
@@ -209,7 +209,7 @@ def test_no_password(guest):
     )
 
 
-def test_a_database_that_is_not_there(postgres):
+def test_a_missing_database(postgres):
     message = refusal(postgres.url("nothing"))
     assert message.endswith(
         'database "nothing" does not exist; make it, or name another in the URL'
@@ -217,7 +217,7 @@ def test_a_database_that_is_not_there(postgres):
 
 
 def test_too_many_connections(postgres, guest):
-    """That passes."""
+    """The error is temporary."""
     postgres.sql("ALTER ROLE guest CONNECTION LIMIT 0")
     assert "too many connections" in refusal(guest, DatabaseUnavailable)
 
@@ -231,7 +231,7 @@ def test_a_version_that_is_too_old(monkeypatch, database_url):
 
 @pytest.mark.parametrize("pool_mode", ["session", "transaction"])
 def test_a_pooler_in_between(postgres, database_url, pool_mode):
-    """One that shares sessions would give locks and settings to others."""
+    """A pooler that shares sessions passes locks and settings on to other clients."""
     try:
         with pgbouncer(postgres, pool_mode) as port:
             message = refusal(database_url.replace(f":{postgres.port}", f":{port}"))
@@ -255,7 +255,7 @@ def test_a_server_that_may_lose_commits(postgres, database_url, setting, act):
 
 
 def test_a_replica(postgres, database_url):
-    """It may be promoted, so that passes. Where the primary is named too, that is used."""
+    """The error is temporary, as replicas may be promoted. A primary in the URL is used instead."""
     home = Home()
     try:
         replica = Server.make(home)
@@ -312,7 +312,7 @@ def make_table(url, schema=module.SCHEMA, *, more="SELECT 1"):
         connection.execute(more)
 
 
-def test_who_may_make_no_schema_is_told_what_to_grant(postgres, guest):
+def test_the_error_of_a_missing_schema_says_what_to_grant(postgres, guest):
     name = guest.rpartition("/")[2]
     with pytest.raises(StoreError) as error:
         make_table(guest)
@@ -324,7 +324,7 @@ def test_who_may_make_no_schema_is_told_what_to_grant(postgres, guest):
     make_table(guest)
 
 
-def test_who_may_make_no_tables_is_told_what_to_grant(postgres, guest):
+def test_the_error_of_missing_tables_says_what_to_grant(postgres, guest):
     name = guest.rpartition("/")[2]
     postgres.sql("CREATE SCHEMA eventmq", database=name)
     postgres.sql("GRANT USAGE ON SCHEMA eventmq TO guest", database=name)
@@ -338,13 +338,13 @@ def test_who_may_make_no_tables_is_told_what_to_grant(postgres, guest):
     make_table(guest)
 
 
-def test_tables_are_made_once_where_several_start_together(database_url):
-    """``IF NOT EXISTS`` alone fails then."""
+def test_tables_are_created_once_where_several_start_together(database_url):
+    """``IF NOT EXISTS`` alone does not prevent errors of concurrent statements."""
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(make_table, [database_url] * 12))
 
 
-def test_what_fails_makes_nothing(postgres, database_url):
+def test_a_failed_creation_is_rolled_back(postgres, database_url):
     with pytest.raises(psycopg.errors.DivisionByZero):
         make_table(database_url, more="SELECT 1 / 0")
     query = "SELECT 1 FROM pg_namespace WHERE nspname = 'eventmq'"
@@ -352,8 +352,8 @@ def test_what_fails_makes_nothing(postgres, database_url):
 
 
 @pytest.mark.parametrize("schema", ["shop", "user", "_1", "x" * 63])
-def test_schemas_are_apart(database_url, schema):
-    """Two installations share a database."""
+def test_schemas_are_independent(database_url, schema):
+    """Several installations may share a database."""
     make_table(database_url)
     make_table(database_url, schema)
     with psycopg.connect(database_url) as connection:
@@ -393,8 +393,8 @@ def test_a_url_that_cannot_be_read_is_refused_without_showing_a_password(url):
     assert "tell" not in repr(e.value.__cause__)
 
 
-def test_several_hosts_of_which_one_may_come_back(postgres):
-    """What the others say is no reason to give up."""
+def test_several_hosts_of_which_one_may_recover(postgres):
+    """A permanent error of one host does not hide a temporary error of another."""
     url = f"postgresql://eventmq@127.0.0.1:{postgres.port},127.0.0.1:{free_port()}/nothing"
     message = refusal(url, DatabaseUnavailable)
     assert f'127.0.0.1:{postgres.port}: database "nothing" does not exist' in message
@@ -409,8 +409,8 @@ def test_the_password_is_shown_nowhere():
     assert database.parameters["target_session_attrs"] == "primary"
 
 
-def test_a_url_may_leave_out_what_libpq_knows():
-    """From ``PGHOST``, ``PGUSER`` and its files."""
+def test_a_url_may_omit_the_defaults_of_libpq():
+    """libpq reads them from ``PGHOST``, ``PGUSER`` and its files."""
     assert "postgresql:///" == Database.of("postgresql://").name
     assert "postgresql:///run/pg/shop" == Database.of("postgresql:///shop?host=/run/pg").name
 
@@ -426,7 +426,7 @@ def test_a_url_may_leave_out_what_libpq_knows():
         ("postgresql://h/d?user=a@b&schema=c", "postgresql://h/d?user=a@b", {"schema": "c"}),
     ],
 )  # fmt: skip
-def test_options_of_plugins_are_taken_out_of_a_url(url, rest, options):
+def test_options_of_plugins_are_removed_from_a_url(url, rest, options):
     assert (rest, options) == split_url(url, {"schema"})
 
 

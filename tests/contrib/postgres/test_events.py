@@ -1,4 +1,4 @@
-"""The events of a store in PostgreSQL, read beside its broker, and the journal on it."""
+"""Events of a store in PostgreSQL, read by other processes than its broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def store(database_url):
-    """A store that is open, owned by a broker that listens somewhere."""
+    """An open store, whose owner has an address."""
     queue_store = PostgresStore(Database.of(database_url), SystemClock())
     lease = queue_store.ownership
     assert lease.claim(lease.look(), Claimant("one", "tcp://10.0.0.1:47291"))
@@ -29,7 +29,7 @@ def store(database_url):
     queue_store.close()
 
 
-def test_a_reader_needs_a_store_and_makes_none(database_url, postgres):
+def test_a_reader_needs_a_store_and_creates_none(database_url, postgres):
     with pytest.raises(StoreError, match="there is no store in the schema eventmq"):
         PostgresEventLogReader(Database.of(database_url))
     name = database_url.rpartition("/")[2]
@@ -38,7 +38,7 @@ def test_a_reader_needs_a_store_and_makes_none(database_url, postgres):
 
 
 def test_a_reader_knows_where_the_owner_is(store):
-    """It is the address that peers are told."""
+    """The lease names the address that peers connect to."""
     reader = store.event_log()
     assert {"main": "tcp://10.0.0.1:47291"} == reader.addresses()
     store.ownership.release()
@@ -47,7 +47,7 @@ def test_a_reader_knows_where_the_owner_is(store):
     reader.close()
 
 
-def test_a_reader_waits_for_a_database_that_is_away(store, postgres):
+def test_a_reader_outlasts_a_stopped_database(store, postgres):
     reader = store.event_log()
     postgres.stop()
     try:
@@ -61,8 +61,8 @@ def test_a_reader_waits_for_a_database_that_is_away(store, postgres):
     reader.close()
 
 
-def test_a_reader_ends_where_the_events_are_others(store, database_url):
-    """Their numbers may come twice, so they are another journal's."""
+def test_a_reader_ends_after_a_restore(store, database_url):
+    """Their numbers may be used twice, so they belong to another journal."""
     reader = store.event_log()
     PostgresUpkeep(Database.of(database_url), {}).accept_restore()
     with pytest.raises(StoreError, match="begin another journal, with another --out"):
@@ -76,7 +76,7 @@ def test_a_reader_ends_where_the_events_are_others(store, database_url):
 def test_a_journal_reads_the_store_while_a_broker_owns_it_and_when_none_does(
     tmp_path, database_url
 ):
-    """What is sealed is told to the owner, whom the lease names."""
+    """It reports sealed events to the owner that the lease names."""
     pytest.importorskip("pyarrow")
     system = Brokers(tmp_path, database_url)
     journal = ("journal", "--store", database_url, "--once", "--out")

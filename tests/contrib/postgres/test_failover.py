@@ -1,4 +1,4 @@
-"""Brokers, workers and clients as processes on one database: the owner dies, stops or ends."""
+"""Brokers, workers and clients as processes on one database, whose owner is killed or stopped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def note(value, seconds=0.0):
     return 2 * value
 """
 
-#: Jobs of a client before the owner goes, and while it does.
+#: Number of jobs that are submitted before the owner ends, and while it does.
 JOBS = 20
 
 
@@ -53,7 +53,7 @@ class Cluster:
         worker.ready()
 
     def start_broker(self, bind: str = "tcp://127.0.0.1:0") -> dict[str, str]:
-        """Start a broker; return what it says when it is ready."""
+        """Start a broker, and return the fields of its ready line."""
         broker = self.shell.start("broker", "--store", self._url, "--bind", bind)
         ready = broker.ready()
         self.brokers[ready["main"]] = broker
@@ -80,8 +80,8 @@ def cluster(tmp_path: Path, database_url: str) -> Iterator[Cluster]:
     cluster.close()
 
 
-def test_nothing_is_lost_or_done_twice_when_the_owner_goes(cluster: Cluster) -> None:
-    """Jobs that run, that wait, and whose receipt is on its way; brokers come back as standbys."""
+def test_no_job_is_lost_or_run_twice_when_the_owner_ends(cluster: Cluster) -> None:
+    """Jobs run, wait, or await their receipts then. Brokers come back as standbys."""
     first = 0
     for signum in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
         owner = cluster.owner()
@@ -101,7 +101,7 @@ def test_nothing_is_lost_or_done_twice_when_the_owner_goes(cluster: Cluster) -> 
 
 
 def survive(app: EventMQ, first: int, event: Callable[[], None]) -> None:
-    """Submit jobs before and during an event; all of them get their results."""
+    """Submit jobs before and during an event, and check that all of them succeed."""
     jobs = [app.send("note", (n, 0.05)) for n in range(first, first + JOBS)]
     later: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""``eventmq fsck`` on a store in PostgreSQL: what it finds, and that a sound store has nothing."""
+"""``eventmq fsck`` on a store in PostgreSQL: its findings, and none on an undamaged store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PostgresScript(Script):
 
 @pytest.fixture(scope="module")
 def worked(postgres):
-    """The name of a database in which jobs of all kinds wait, run, and have ended."""
+    """The name of a database with jobs that wait, that run, and that have ended."""
     with postgres.database() as url:
         script = PostgresScript(url)
         run_script(script, 200)
@@ -47,7 +47,7 @@ def worked(postgres):
 
 @pytest.fixture
 def url(postgres, worked):
-    """The URL of a copy of it."""
+    """The URL of a copy of that database."""
     name = postgres.new_database(f"TEMPLATE {worked}")
     yield postgres.url(name)
     postgres.drop_database(name)
@@ -72,8 +72,8 @@ def fsck(*arguments):
     return CliRunner().invoke(program, ["fsck", *arguments])
 
 
-def test_a_sound_store_has_no_findings(url):
-    """All of its rows were looked at, and it is as it was."""
+def test_an_undamaged_store_has_no_findings(url):
+    """fsck reads each row, and changes none."""
     copied = {}
     make_copy = check._copy
 
@@ -96,7 +96,7 @@ def test_a_sound_store_has_no_findings(url):
         }
     for name in ("lease", "beats", "outcomes"):
         del stored[name]
-    for name in ("meta", "schedule_counts"):  # what has no row in PostgreSQL counts as 0
+    for name in ("meta", "schedule_counts"):  # a row that PostgreSQL lacks counts as 0
         assert copied.pop(name) >= stored.pop(name)
     assert stored == copied
     empty = {name for name, rows in stored.items() if not rows}
@@ -174,7 +174,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("sql", DAMAGE)
 def test_damage_is_found(url, sql):
-    """By the rule that it breaks; nothing that would need a repair is promised one."""
+    """Each damage breaks the expected rules. No finding promises a repair."""
     damage(url, sql)
     findings = tools_of(url).check()
     assert {finding.check for finding in findings} == DAMAGE[sql], findings
@@ -191,7 +191,7 @@ def test_each_rule_has_a_damage_here():
 
 
 def test_an_outcome_that_was_altered_is_found(url):
-    """It is in the table of a period."""
+    """Outcomes are in the tables of periods."""
     with psycopg.connect(url) as connection:
         [(name,)] = connection.execute(
             "SELECT relname FROM pg_class WHERE relname ~ '^outcomes_[0-9]+$' AND relkind = 'r'"
@@ -202,11 +202,11 @@ def test_an_outcome_that_was_altered_is_found(url):
 
 
 def test_exit_codes_are_those_of_a_store_in_a_file(url, database_url):
-    """0 nothing, 1 something is found, or there is nothing that can be read."""
+    """The code is 0 without findings, and 1 with findings or without a readable store."""
     damage(url, "UPDATE queues SET waiting = waiting + 3")
     result = fsck("--store", url)
     assert 1 == result.exit_code
-    assert result.output.startswith("counts (queues): 1 counts are wrong: queue default says ")
+    assert result.output.startswith("counts (queues): 1 counts are wrong: queue default counts ")
     assert "remedy: correct the rows by SQL while no broker runs, or restore" in result.output
     [row] = json.loads(fsck("--store", url, "--json").output)
     assert ("counts", False) == (row["check"], row["repairable"])
@@ -228,7 +228,7 @@ def test_exit_codes_are_those_of_a_store_in_a_file(url, database_url):
         (["backup", "new"], "pg_basebackup"),
     ],
 )
-def test_what_changes_or_copies_a_store_names_what_to_use_instead(url, tmp_path, arguments, word):
+def test_repairs_salvage_and_backups_name_the_tools_of_postgresql(url, tmp_path, arguments, word):
     folder = [str(tmp_path / name) if name == "new" else name for name in arguments]
     result = CliRunner().invoke(program, [*folder, "--store", url])
     assert 1 == result.exit_code
@@ -241,8 +241,8 @@ def test_what_changes_or_copies_a_store_names_what_to_use_instead(url, tmp_path,
 # Beside a broker
 
 
-def test_a_broker_that_works_disturbs_nothing_and_is_not_disturbed(url, monkeypatch):
-    """Between any two tables, and portions of one, the broker goes on; the snapshot does not."""
+def test_fsck_and_a_working_broker_do_not_disturb_each_other(url, monkeypatch):
+    """The broker commits between the tables, and between portions of one table."""
     monkeypatch.setattr(tools, "PORTION", 20)
     script = PostgresScript(url)
     work = threading.Lock()
@@ -250,21 +250,21 @@ def test_a_broker_that_works_disturbs_nothing_and_is_not_disturbed(url, monkeypa
     commits = script.commits
     before = 0
 
-    def go_on():
+    def run_more():
         nonlocal before
         before = len(script.promises.intended)
         run_script(script, before + 30)
 
     def copy_while_working(rows, source):
         def portions():
-            for place, portion in enumerate(source.portions):
-                if place < 2:
+            for number, portion in enumerate(source.portions):
+                if number < 2:
                     with work:
-                        go_on()
+                        run_more()
                 yield portion
 
         with work:
-            go_on()
+            run_more()
         return copy(rows, source._replace(portions=portions()))
 
     monkeypatch.setattr(check, "_copy", copy_while_working)
@@ -275,11 +275,11 @@ def test_a_broker_that_works_disturbs_nothing_and_is_not_disturbed(url, monkeypa
     finally:
         script.close()
     monkeypatch.setattr(check, "_copy", copy)
-    assert [] == tools_of(url).check(), "and what it has made meanwhile is sound"
+    assert [] == tools_of(url).check(), "the new rows are undamaged"
 
 
-def test_two_snapshots_would_not_do(url, monkeypatch):
-    """The test before would notice: each statement by itself sees other rows."""
+def test_several_snapshots_would_not_suffice(url, monkeypatch):
+    """This proves that the test above would notice: each statement would see other rows."""
     script = PostgresScript(url)
     copy = check._copy
 
@@ -296,7 +296,7 @@ def test_two_snapshots_would_not_do(url, monkeypatch):
 
 
 def test_a_period_is_not_dropped_while_it_is_read(url, monkeypatch):
-    """One that goes before it is locked is left out: the snapshot is taken anew."""
+    """A period that is dropped before it is locked is skipped by a new snapshot."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE eventmq.outcomes_1 (LIKE eventmq.outcomes INCLUDING ALL)")
     listed = tools._PERIODS
@@ -317,11 +317,11 @@ def test_a_period_is_not_dropped_while_it_is_read(url, monkeypatch):
     assert dropped
 
 
-# What cannot be read, or has no room
+# Unreadable pages and the copy of the rows
 
 
 def test_a_page_that_the_server_cannot_read_is_found(postgres, url):
-    """The table is named; what follows from its rows is not told."""
+    """The finding names the table, and findings that follow from its missing rows are left out."""
     name = url.rpartition("/")[2]
     [(path,)] = postgres.sql("SELECT pg_relation_filepath('eventmq.nodes')", database=name)
     postgres.sql("CHECKPOINT")

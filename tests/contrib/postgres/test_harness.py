@@ -1,4 +1,4 @@
-"""The adapter for the public harness of queues in PostgreSQL: what it says, as that wants it."""
+"""The adapter for the public benchmark harness of queues in PostgreSQL, and its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _METRICS = {
 }  # fmt: skip
 
 
-def test_a_replica_describes_itself_submits_what_it_is_told_and_says_what_has_run(
+def test_a_replica_describes_itself_submits_jobs_and_reports_metrics(
     database_url: str,
 ) -> None:
     environment = {

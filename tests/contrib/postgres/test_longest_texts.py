@@ -1,4 +1,4 @@
-"""The longest texts that a broker takes fit into every index, however hard they are to compress."""
+"""The longest texts that a broker accepts fit into each index, even without compression."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ LIMITS = Limits()
 
 RANDOM = random.Random(1)
 
-#: Bytes that the texts of indexes have at most, by column; a number stands for any name.
+#: Column -> the most bytes of its texts in indexes. Columns of numbers of names are not among them.
 NAME, KEY = 4 * LIMITS.max_id, LIMITS.max_unique
 BYTES = {
     "id": NAME, "job": NAME, "session": NAME, "task": KEY, "key": KEY, "unique_key": KEY,
-    # Of a task, with the owner of its job behind a tab: a fingerprint and a group.
+    # The name of a task, a tab, and the owner of the job: a fingerprint and a group.
     ("names", "name"): KEY + 1 + 200,
     ("queues", "name"): NAME, ("schedules", "name"): NAME,
 }  # fmt: skip
 
 
 def text(size):
-    """Return a text of so many bytes, in characters of four bytes each but the last."""
+    """Return a text of this many bytes, made of characters of four bytes."""
     wide = "".join(chr(RANDOM.randrange(0x10000, 0x10FFFF)) for _ in range(size // 4))
     return wide + "x" * (size % 4)
 
 
 def name():
-    """Return a name or an id as long as a broker takes it."""
+    """Return a name or an id of the greatest length that a broker accepts."""
     return text(NAME)
 
 
 def key():
-    """Return a key, or the name of a task, as long as a broker takes it."""
+    """Return a key, or the name of a task, of the greatest length that a broker accepts."""
     return text(KEY)
 
 
 @pytest.mark.parametrize("table", [*TABLES, *SCHEDULE_TABLES], ids=lambda table: table.name)
-def test_every_index_has_place_for_the_longest_texts(rows_url, table):
-    """Together, where an index has several."""
+def test_every_index_has_room_for_the_longest_texts(rows_url, table):
+    """An index of several columns has to hold the longest texts of all of them."""
     rows = PostgresRows.open(Database.of(rows_url))
     indexed = {*table.key, *(column for index in table.indexes for column in index.columns)}
     values = {
@@ -75,7 +75,7 @@ def test_every_index_has_place_for_the_longest_texts(rows_url, table):
 
 
 def submit(broker, task, queue, **headers):
-    """Submit a job with an id as long as may be; return the id."""
+    """Submit a job with the longest id, and return the id."""
     all_headers = {"task": task, "content-type": "msgpack", **headers}
     listed = ",".join(f"{name}:{quote(value)}" for name, value in all_headers.items())
     job_id = name()
@@ -85,7 +85,7 @@ def submit(broker, task, queue, **headers):
 
 
 def work(broker, session, queue, failing):
-    """Be the worker of all jobs that come, of which some fail."""
+    """Run all jobs as a worker, and let those with ids in ``failing`` fail."""
     broker.worker(session=session, window=9, queues=f'[[10, "{queue}"], [10, "default"]]')
     answered = 0
     while answered < len(broker.dispatched):
@@ -97,8 +97,8 @@ def work(broker, session, queue, failing):
         broker.ready(b"worker", 9, received=answered)
 
 
-def test_a_broker_stores_the_longest_texts_that_it_takes(broker, rows_url):
-    """Over the lives of jobs that succeed and fail, in graphs, and in schedules."""
+def test_a_broker_stores_the_longest_texts_that_it_accepts(broker, rows_url):
+    """The jobs succeed, fail, or belong to graphs, and there is a schedule."""
     queue, task, limits = name(), key(), {"limit-rate": "1/d", "limit-running": "9"}
     done = submit(broker, task, queue, unique=key(), **{"limit-key": key()}, **limits)
     failed = submit(broker, task, queue, unique=key(), **{"limit-key": key()}, **limits)

@@ -1,4 +1,4 @@
-"""A database that was put back while all brokers were down is refused by those that saw more."""
+"""A database that was restored while no broker ran is refused by brokers that saw later beats."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def time(monkeypatch):
     return time
 
 
-def test_what_was_seen_is_there_at_the_next_start(tmp_path, time):
-    """A new epoch is written at once, beats now and then and at the end."""
+def test_the_seen_lease_outlives_a_restart(tmp_path, time):
+    """A new epoch is written at once, and beats every ten seconds and at the end."""
     folder = tmp_path / "new" / "data"
     memory = SeenLeaseFile(folder)
     assert SeenLease() == memory.load("a")
-    assert not folder.exists(), "what only looks makes nothing"
+    assert not folder.exists(), "loading creates nothing"
     memory.save("a", SeenLease(1, 5, "77", "00000001"))
     assert SeenLease(1, 5, "77", "00000001") == SeenLeaseFile(folder).load("a")
     time.now += 9.0
@@ -67,7 +67,7 @@ def test_what_was_seen_is_there_at_the_next_start(tmp_path, time):
 
 
 def test_brokers_may_share_a_folder(tmp_path, time):
-    """The one that saw less takes nothing back."""
+    """A broker that has seen an earlier beat does not overwrite a later one."""
     one, other = SeenLeaseFile(tmp_path), SeenLeaseFile(tmp_path)
     one.save("a", SeenLease(1, 500))
     other.save("b", SeenLease(9, 9))
@@ -86,7 +86,7 @@ def test_stores_of_long_ago_are_forgotten(tmp_path, time):
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"a": 1}', '{"a": {"epoch": "1"}}', '{"a": {"era": 1}}', "\xff"]
 )
-def test_a_file_that_cannot_be_read_is_said_once_and_made_anew(tmp_path, time, caplog, text):
+def test_an_unreadable_file_is_logged_once_and_replaced(tmp_path, time, caplog, text):
     (tmp_path / FILE_NAME).write_bytes(text.encode("latin-1"))
     memory = SeenLeaseFile(tmp_path)
     assert SeenLease() == memory.load("a")
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_read_is_said_once_and_made_anew(tmp_path, time, c
     assert SeenLease(1, 1) == SeenLeaseFile(tmp_path).load("a")
 
 
-def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path, time, caplog):
+def test_a_folder_that_cannot_be_written_is_only_logged(tmp_path, time, caplog):
     (tmp_path / "file").touch()
     memory = SeenLeaseFile(tmp_path / "file" / "data")
     with caplog.at_level(logging.WARNING):
@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path, time, caplog):
 
 @pytest.fixture
 def start(database_url, tmp_path):
-    """Starts the ownership of a broker; with a folder it remembers."""
+    """Starts the ownership of a broker. With a folder it remembers the lease."""
     ownerships = []
 
     def start(folder="data"):
@@ -131,7 +131,7 @@ def sql(postgres, database_url):
 
 
 def own(broker, beats=3):
-    """Own the store for some beats, and end as a broker that is stopped."""
+    """Own the store for some beats, and end as a stopped broker does."""
     assert broker.claim(broker.look(), ME)
     for _ in range(beats):
         broker.renew()
@@ -141,7 +141,7 @@ def own(broker, beats=3):
 
 @pytest.fixture
 def promote(monkeypatch):
-    """Lets the server say that it has begun another timeline."""
+    """Returns a function that makes the server report another timeline."""
     ask = upkeep_module._server
 
     def promote(timeline):
@@ -168,8 +168,8 @@ def test_a_broker_remembers_its_own_beats(start, sql, tmp_path):
 @pytest.mark.parametrize(
     "change", ["UPDATE eventmq.beats SET beat = beat - 1", "UPDATE eventmq.lease SET epoch = 0"]
 )
-def test_a_store_that_went_back_while_all_were_down_is_refused(start, sql, change, database_url):
-    """With the sentence that a broker has which ran meanwhile, until that is accepted."""
+def test_a_store_that_was_restored_while_no_broker_ran_is_refused(start, sql, change, database_url):
+    """The error is that of a broker that ran meanwhile. Accepting the restore ends it."""
     own(start())
     own(start("other"))
     sql(change)
@@ -177,7 +177,7 @@ def test_a_store_that_went_back_while_all_were_down_is_refused(start, sql, chang
         StoreError, match=r"was restored: epoch and beat of its owner are .* were \("
     ):
         start("other").look()
-    assert start(None).look(), "one that knows nothing cannot tell"
+    assert start(None).look(), "a broker without the file cannot tell"
     upkeep = start("other")._upkeep
     assert ["restore"] == [finding.check for finding in upkeep.check()]
     assert "may run again" in upkeep.accept_restore()[-1]
@@ -194,8 +194,8 @@ def test_a_claim_is_remembered_before_the_first_beat(start, sql):
         start().look()
 
 
-def test_a_standby_remembers_what_it_has_seen(start, sql):
-    """Of an owner that had no folder."""
+def test_a_standby_remembers_the_lease_of_the_owner(start, sql):
+    """The owner has no folder to remember its beats in."""
     owner, standby = start(None), start()
     assert owner.claim(owner.look(), ME)
     owner.renew()
@@ -208,16 +208,16 @@ def test_a_standby_remembers_what_it_has_seen(start, sql):
         start().look()
 
 
-def test_a_failover_while_all_were_down_is_no_restore(start, sql, promote):
-    """The last commits may be missing then, as in one while brokers run."""
+def test_a_failover_while_no_broker_ran_is_no_restore(start, sql, promote):
+    """The last commits may be missing, as in a failover while brokers run."""
     own(start(), beats=20)
     sql("UPDATE eventmq.beats SET beat = beat - 10")
     promote("00000002")
     assert start().look().epoch > 1_700_000_000
 
 
-def test_rows_of_before_a_failover_are_refused_on_the_server_of_after(start, sql, promote):
-    """As those of a dump: they name the server of then, and this broker saw the one of now."""
+def test_a_dump_from_before_a_failover_is_refused_afterwards(start, sql, promote):
+    """Such a dump names the earlier timeline, and this broker has seen the later one."""
     own(start(), beats=20)
     [(server,)] = sql("SELECT text_value FROM eventmq.meta WHERE name = 'server'")
     promote("00000002")
@@ -229,8 +229,8 @@ def test_rows_of_before_a_failover_are_refused_on_the_server_of_after(start, sql
         start().look()
 
 
-def test_a_failover_after_a_restore_that_was_accepted_is_one(start, sql, promote, database_url):
-    """Beats are fewer than those that were seen, and that was accepted."""
+def test_a_failover_after_an_accepted_restore_is_no_restore(start, sql, promote, database_url):
+    """There are fewer beats than the broker has seen before the accepted restore."""
     own(start())
     sql("UPDATE eventmq.beats SET beat = 1000")
     own(start())
@@ -240,8 +240,8 @@ def test_a_failover_after_a_restore_that_was_accepted_is_one(start, sql, promote
     own(start())
 
 
-def test_a_restore_is_accepted_whatever_the_clocks_say(start, sql):
-    """The epoch gets above the one that was seen here."""
+def test_an_accepted_restore_gets_a_higher_epoch_despite_the_clocks(start, sql):
+    """The next epoch is above the one that this folder remembers."""
     own(start())
     sql("UPDATE eventmq.lease SET epoch = 4000000000")
     own(start())
@@ -258,7 +258,7 @@ def test_another_store_in_the_same_database_is_another_one(start, sql):
 
 @pytest.mark.timeout(120)
 def test_a_broker_process_is_refused_until_the_restore_is_accepted(tmp_path, postgres):
-    """It ends with exit code 1 and a sentence, as every broker that cannot use its store."""
+    """It ends with exit code 1 and one error, as with every unusable store."""
     name = postgres.new_database()
     url, system = postgres.url(name), System(tmp_path)
     folder = str(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""A month in a small way: tables keep the size of what waits and of what is remembered."""
+"""A short month: tables keep the size of the waiting jobs and the remembered outcomes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PERIODS = """SELECT count(*) FROM pg_class WHERE relkind = 'r'
 def test_tables_grow_no_more_once_the_first_outcomes_are_forgotten(database_url, snapshot):
     """Vacuum runs once a day here; a snapshot keeps all rows that were deleted in a day.
 
-    A table may have a few pages more than at first, as those of a day are not all alike; and on
-    one of the last days it may have more, where the server's own analysis kept rows from vacuum.
+    Days differ a little, so a table may have a few pages more than at first. On one of the last
+    days it may have more, since the server's own analysis may keep rows from vacuum.
     """
     with (
         closing(Month(database_url, JOBS, WAITING, snapshot)) as run,

@@ -1,4 +1,4 @@
-"""PostgreSQL keeps no NUL in text: whoever sends one is refused, and nobody else notices it."""
+"""PostgreSQL stores no NUL in text, so the broker refuses a request with one, and goes on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def system(tmp_path, database_url):
 
 
 def test_a_nul_in_any_text_is_refused_and_the_broker_goes_on(system):
-    """An argument may have one: it is kept in bytes."""
+    """Arguments may have one, as they are stored as bytes."""
     app = system.app(submit_timeout=10.0)
     refused = [
         lambda: app.send(NUL, (1,)),
@@ -52,8 +52,8 @@ def test_a_nul_in_any_text_is_refused_and_the_broker_goes_on(system):
     assert system.processes[0].poll() is None
 
 
-def test_limits_of_a_queue_are_kept(system, database_url):
-    """The name under which they are has no NUL either."""
+def test_limits_of_a_queue_are_stored(system, database_url):
+    """The name of their row must have no NUL either."""
     app = system.app(submit_timeout=10.0)
     assert app.send("survivor.work", (1,), queue="slow").get(DEADLINE) == 1
     with psycopg.connect(database_url, autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""Which broker owns a store: claims, fences and sessions that end, on a real server."""
+"""Which broker owns a store: claims, fences and lost sessions, on a real server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE, TWO = Claimant("one", "tcp://10.0.0.1:47291", "key"), Claimant("two", "tcp:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Epochs that are easy to read: without what a machine's clock makes of them."""
+    """Epochs are small numbers, since those of the machine's clock are left out."""
     monkeypatch.setattr(PostgresUpkeep, "next_epoch", lambda _: 0)
 
 
@@ -71,7 +71,7 @@ def stored(connection):
 
 
 def wait_freed(ownership, seconds=5.0):
-    """Wait until the lock of the owner is free; return whether it is."""
+    """Wait until the lock of the owner is free, and return whether it is."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         fd = ownership.fileno()
@@ -83,7 +83,7 @@ def wait_freed(ownership, seconds=5.0):
 
 
 def test_the_first_claim_has_epoch_one(make, other):
-    """And who has it, where peers reach it, is in the lease."""
+    """The lease names the owner and the address for peers."""
     one = make()
     row = one.look()
     assert row == LeaseRow(row.store_id, connected=False)
@@ -97,7 +97,7 @@ def test_the_first_claim_has_epoch_one(make, other):
 
 
 def test_the_beat_grows_with_each_renewal(make):
-    """Which others see; the epoch stays."""
+    """Other brokers see it; the epoch stays."""
     one, two = make(), make()
     claim(one, ONE)
     for beat in (1, 2, 3):
@@ -106,7 +106,7 @@ def test_the_beat_grows_with_each_renewal(make):
 
 
 def test_a_claim_of_another_epoch_fails(make, other):
-    """Nothing changes; the owner goes on."""
+    """It changes nothing, and the owner goes on."""
     one, two, three = make(), make(), make()
     earlier_lease = three.look()
     claim(one, ONE)
@@ -118,8 +118,8 @@ def test_a_claim_of_another_epoch_fails(make, other):
     assert three.claim(earlier_lease, ONE) == 0
 
 
-def test_an_owner_that_was_overtaken_stores_nothing(make, other):
-    """Its session was ended; with another one it would be fenced."""
+def test_a_superseded_owner_stores_nothing(make, other):
+    """Its session was ended. With a new session it is fenced."""
     one, two = make(), make()
     claim(one, ONE)
     write(one, 1)
@@ -139,8 +139,8 @@ def test_an_owner_that_was_overtaken_stores_nothing(make, other):
     assert stored(other) == [1, 3]
 
 
-def test_a_claim_ends_the_batch_that_was_under_way(make, other):
-    """Also of an owner that was stopped in the middle of it, before its COMMIT."""
+def test_a_claim_ends_the_batch_in_progress(make, other):
+    """This includes the batch of an owner that was suspended before its COMMIT."""
     one, two = make(), make()
     claim(one, ONE)
     one.rows.begin()
@@ -157,7 +157,7 @@ def test_a_claim_ends_the_batch_that_was_under_way(make, other):
 
 
 def test_a_claim_waits_a_second_for_the_lease(make, other):
-    """Where the session that has it cannot be ended; then it is tried again."""
+    """It fails if the session that locks the lease cannot be ended, and may be repeated."""
     one, two = make(), make()
     claim(one, ONE)
     lease = two.look()
@@ -171,7 +171,7 @@ def test_a_claim_waits_a_second_for_the_lease(make, other):
 
 
 def test_a_broker_claims_from_itself(make, other):
-    """After its connection was lost: the epoch is another one."""
+    """After its connection was lost, it claims a new epoch."""
     one = make()
     claim(one, ONE)
     write(one, 1)
@@ -188,8 +188,8 @@ def test_a_broker_claims_from_itself(make, other):
     assert stored(other) == [1, 2]
 
 
-def test_a_store_that_was_put_back_gives_no_epoch_twice(make, other, monkeypatch):
-    """Each is at least the Unix time of the machine, and above those that the store knows."""
+def test_a_restored_store_reuses_no_epoch(make, other, monkeypatch):
+    """Each epoch is at least the machine's Unix time, and above those that the store knows."""
     monkeypatch.undo()
     wall = 2_000_000_000.7
     monkeypatch.setattr("eventmq_contrib.postgres.upkeep.time.time", lambda: wall)
@@ -204,7 +204,7 @@ def test_a_store_that_was_put_back_gives_no_epoch_twice(make, other, monkeypatch
 
 @pytest.mark.parametrize("change", ["beat - 1", "beat + 1"])
 def test_an_owner_that_reads_another_beat_than_its_own_has_lost_the_store(make, other, change):
-    """Another history is read: the database was put back, or failed over to an older copy."""
+    """The database was restored, or failed over to an older copy."""
     one = make()
     claim(one, ONE)
     one.renew()
@@ -216,7 +216,7 @@ def test_an_owner_that_reads_another_beat_than_its_own_has_lost_the_store(make, 
     assert other.execute("SELECT beat FROM beats").fetchall() == beats
 
 
-def test_a_renewal_that_was_rolled_back_is_made_again(make, other, monkeypatch):
+def test_a_renewal_that_was_rolled_back_can_be_repeated(make, other, monkeypatch):
     one = make()
     claim(one, ONE)
     with monkeypatch.context() as patch:
@@ -227,8 +227,8 @@ def test_a_renewal_that_was_rolled_back_is_made_again(make, other, monkeypatch):
     assert other.execute("SELECT beat FROM beats").fetchall() == [(1,)]
 
 
-def test_a_full_disk_of_the_database_is_a_store_that_is_away_for_now(make, monkeypatch):
-    """Not the end of the broker: it claims the store again when there is room."""
+def test_a_full_disk_of_the_database_is_a_temporary_error(make, monkeypatch):
+    """The broker goes on, and claims the store again when there is room."""
     one = make()
     claim(one, ONE)
 
@@ -254,7 +254,7 @@ def test_a_full_disk_of_the_database_is_a_store_that_is_away_for_now(make, monke
 
 
 def test_a_released_store_has_no_owner(make, other):
-    """And its commits are over; releasing again does nothing, nor where it was never claimed."""
+    """Commits fail afterwards. Releasing again, or without a claim, does nothing."""
     one, two = make(), make()
     two.release()
     claim(one, ONE)
@@ -270,7 +270,7 @@ def test_a_released_store_has_no_owner(make, other):
     two.renew()
 
 
-def test_a_release_of_an_owner_that_was_overtaken_does_nothing(make):
+def test_a_release_of_a_superseded_owner_does_nothing(make):
     """The new owner keeps the store."""
     one, two = make(), make()
     claim(one, ONE)
@@ -280,7 +280,7 @@ def test_a_release_of_an_owner_that_was_overtaken_does_nothing(make):
 
 
 def test_a_standby_is_woken_when_the_owners_session_ends(make, other):
-    """At once, and again at the next time."""
+    """It is woken at once, and again at the next end of a session."""
     one, two = make(), make()
     assert (two.fileno(), two.freed()) == (None, False)
     claim(one, ONE)
@@ -293,7 +293,7 @@ def test_a_standby_is_woken_when_the_owners_session_ends(make, other):
         assert wait_freed(two)
         assert not two.freed()
         two.look()
-        assert two.fileno() is None  # no one has the lock
+        assert two.fileno() is None  # no session has the lock
         claim(one, ONE)
         one.renew()
     two.look()
@@ -301,8 +301,8 @@ def test_a_standby_is_woken_when_the_owners_session_ends(make, other):
     assert wait_freed(two)
 
 
-def test_a_look_says_whether_the_owners_session_is_there(make, other):
-    """Not one that has its process id by now, and not that of another claim."""
+def test_the_lease_says_whether_the_session_of_the_owner_is_connected(make, other):
+    """A session with the same process id, or that of another claim, does not count."""
     one, two = make(), make()
     claim(one, ONE)
     assert two.look().connected
@@ -315,7 +315,7 @@ def test_a_look_says_whether_the_owners_session_is_there(make, other):
 
 
 def test_a_new_owner_gets_the_lock_that_standbys_wait_for(make, other):
-    """Whoever had it for a moment; so the next ones can wait for it."""
+    """A standby that got the lock in between gives it up."""
     one, two, three = make(), make(), make()
     claim(one, ONE)
     two.look()
@@ -326,15 +326,15 @@ def test_a_new_owner_gets_the_lock_that_standbys_wait_for(make, other):
     def locked():
         two.renew()
         three.freed()
-        return two._locked
+        return two._has_lock
 
     until(locked, "the owner has the lock")
     one.look()
     assert one.fileno() is not None
 
 
-def test_a_server_that_ends_and_comes_back(own):
-    """Looks fail while it is away, and what was committed is there."""
+def test_an_owner_survives_a_crash_of_the_server(own):
+    """Reading the lease fails while the server is down, and committed rows are kept."""
     with own.database() as url:
         one = PostgresOwnership(Database.of(url))
         claim(one, ONE)
@@ -355,7 +355,7 @@ def test_a_server_that_ends_and_comes_back(own):
 
 
 def test_the_commits_of_two_epochs_are_not_interleaved(make, other):
-    """Whatever two brokers do that take the store from each other all the time."""
+    """Two brokers take the store from each other all the time."""
     ends = time.monotonic() + 1.5
     log, lock, errors = [], threading.Lock(), []
 
@@ -397,14 +397,14 @@ def test_the_commits_of_two_epochs_are_not_interleaved(make, other):
 
 @pytest.fixture
 def own(postgres):
-    """A server of its own, which a test may end."""
+    """A server that only one test uses, so that it may stop it."""
     home = Home()
     yield Server.make(home)
     home.close()
 
 
-def test_a_standby_waits_for_the_lock_for_some_seconds_at_once(make, monkeypatch):
-    """A session that waited for days would keep its snapshot for days."""
+def test_a_standby_waits_for_the_lock_a_few_seconds_at_a_time(make, monkeypatch):
+    """A session that waited for days would hold its snapshot for days."""
     monkeypatch.setattr("eventmq_contrib.postgres.ownership.LOCK_WAIT", 200)
     owner, standby = make(), make()
     assert claim(owner, ONE)
@@ -416,7 +416,7 @@ def test_a_standby_waits_for_the_lock_for_some_seconds_at_once(make, monkeypatch
     assert standby.fileno() is not None
 
 
-def test_a_statement_that_somebody_cancels_is_no_end_of_the_store(make, other):
+def test_a_cancelled_statement_is_a_temporary_error(make, other):
     owner = make()
     assert claim(owner, ONE)
     [(session,)] = owner.rows.pipeline.ask("SELECT pg_backend_pid()")
@@ -436,8 +436,8 @@ def test_a_statement_without_a_deadline_ends_after_a_long_silence(make, monkeypa
         owner.rows.pipeline.ask("SELECT pg_sleep(60)")
 
 
-def test_the_beat_goes_on_while_a_statement_of_recovery_says_nothing(make):
-    """Else a standby would take the store from an owner that reads a large one, again and again."""
+def test_the_beat_goes_on_during_a_silent_statement_of_recovery(make):
+    """Otherwise a standby would take the store from an owner that recovers many rows."""
     owner, standby = make(), make()
     claim(owner, ONE)
     rows = owner.rows
@@ -449,21 +449,21 @@ def test_the_beat_goes_on_while_a_statement_of_recovery_says_nothing(make):
     owner.renew()
 
 
-def test_an_owner_that_is_overtaken_in_a_silent_recovery_has_lost_the_store(make):
+def test_an_owner_that_is_superseded_in_a_silent_recovery_has_lost_the_store(make):
     owner, other = make(), make()
     claim(owner, ONE)
     rows, lease = owner.rows, other.look()
-    taking = threading.Thread(target=other.claim, args=(lease, TWO))
-    taking.start()
+    claiming = threading.Thread(target=other.claim, args=(lease, TWO))
+    claiming.start()
     rows.begin()
     with pytest.raises((Unknown, Fenced)), owner.recovering(rows):
         rows.ask("SELECT pg_sleep(30)")
-    taking.join()
+    claiming.join()
     assert other.epoch == 2
 
 
-def test_brokers_of_different_users_fence_each_other_all_the_same(make, other, caplog):
-    """Who may not end the session of the owner before says so once, and the lease decides."""
+def test_brokers_of_different_users_fence_each_other(make, other, caplog):
+    """A user without the right to end the other session logs that once, and the lease decides."""
     one = make()
     claim(one, ONE)
     [(name,)] = other.execute("SELECT current_database()")
@@ -490,8 +490,8 @@ def test_brokers_of_different_users_fence_each_other_all_the_same(make, other, c
 
 
 @pytest.mark.parametrize("cause", ["cancelled", "released"])
-def test_a_commit_that_did_not_wait_for_its_replica_is_not_known(postgres, database_url, cause):
-    """PostgreSQL commits it all the same, on this server alone, and warns of it at most."""
+def test_a_commit_that_did_not_wait_for_its_replica_is_unknown(postgres, database_url, cause):
+    """PostgreSQL commits it on this server alone, and warns at most."""
     database = Database.of(database_url)
     rows = PostgresRows.open(database, 30.0)
     PostgresUpkeep(database, {"durability": "replicated"}).check_commits(rows)

@@ -1,4 +1,4 @@
-"""Three brokers as processes on one database: topics, and waiting for a result, over a takeover."""
+"""Three brokers as processes on one database: topics and waiting clients over a takeover."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Cluster:
-    """Brokers with a subscribe port each, what a SUB socket at each of them got, and publishers."""
+    """Brokers with subscribe ports, SUB sockets with the messages they received, and publishers."""
 
     def __init__(self, folder: Path, url: str, stack: ExitStack) -> None:
         self.shell = Shell(folder)
@@ -59,7 +59,7 @@ class Cluster:
         )
 
     def publish(self, address: str) -> bytes:
-        """Publish at a broker, as a peer of the published document; return the body."""
+        """Publish at a broker through the documented protocol, and return the body."""
         body = b"%d" % next(self._numbers)
         peer = RawPeer(self.context, address, b"publisher-%s" % body)
         self._stack.callback(peer.close)
@@ -72,7 +72,7 @@ class Cluster:
                 self.got[address].append(socket.recv_multipart()[1])
 
     def until_all_get(self, address: str) -> bytes:
-        """Publish at a broker until all subscribers get one of the messages; return the last."""
+        """Publish at a broker until each subscriber has a message, and return the last one."""
         sent = [self.publish(address)]
 
         def come() -> bool:
@@ -108,7 +108,7 @@ def cluster(tmp_path: Path, database_url: str) -> Iterator[Cluster]:
 
 
 def test_topics_go_on_at_all_brokers_after_a_takeover(cluster: Cluster) -> None:
-    """Each subscriber of each broker gets each message once, whoever is told it."""
+    """Each subscriber gets each message once, whichever broker receives it."""
     for _ in range(2):
         for address in cluster.brokers:
             cluster.until_all_get(address)
@@ -125,8 +125,8 @@ def test_topics_go_on_at_all_brokers_after_a_takeover(cluster: Cluster) -> None:
             cluster.kill_owner()
 
 
-def test_a_result_comes_that_was_asked_for_before_a_takeover(cluster: Cluster) -> None:
-    """Also of a client that was given the address of a standby alone."""
+def test_a_client_that_waits_gets_its_result_after_a_takeover(cluster: Cluster) -> None:
+    """The client knows only the address of a standby."""
     owner = cluster.owner()
     standby = next(address for address in cluster.brokers if address != owner)
     app = cluster.app(standby)

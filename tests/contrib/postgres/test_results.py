@@ -1,4 +1,4 @@
-"""The result backend ``postgresql``: the contract, and what it promises beyond it."""
+"""The result backend ``postgresql``: the contract, its table, connections and failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHIFT = "UPDATE eventmq.backend_results SET until = until + make_interval(secs =
 
 
 class WrongClock(SystemClock):
-    """The machine's, set wrongly by some seconds."""
+    """The machine's clock, wrong by some seconds."""
 
     def __init__(self, wrong):
         self.wrong = wrong
@@ -38,7 +38,7 @@ def make_backend(url, clock=None, **options):
 
 @pytest.fixture
 def make(database_url):
-    """Return what makes a backend in a database of the test's own."""
+    """Return a function that makes a backend with a database of the test's own."""
     backends = []
 
     def make_one(clock=None, url=database_url, **options):
@@ -52,7 +52,7 @@ def make(database_url):
 
 @pytest.fixture
 def sql(postgres, database_url):
-    """Return what runs a statement in that database."""
+    """Return a function that runs a statement in that database."""
     name = database_url.rpartition("/")[2]
     return lambda statement, *values: postgres.sql(statement, *values, database=name)
 
@@ -63,15 +63,15 @@ class TestContract(ResultBackendSuite):
         self.make, self.sql = make, sql
 
     def pass_time(self, seconds):
-        """By the end of each result: the clock of the database is not the test's to set."""
+        """Move the ends of all results, as a test cannot set the clock of the database."""
         self.sql(SHIFT, -seconds)
 
 
 # How long results are kept
 
 
-def test_what_is_over_is_removed_in_slices_while_others_are_put(make, sql, monkeypatch):
-    """The index serves it; what has time left stays."""
+def test_puts_delete_expired_results_in_slices(make, sql, monkeypatch):
+    """Results that have not expired stay."""
     monkeypatch.setattr(results, "SLICE", 3)
     backend = make()
     for number in range(8):
@@ -80,17 +80,17 @@ def test_what_is_over_is_removed_in_slices_while_others_are_put(make, sql, monke
     sql(SHIFT, -20)
     count = "SELECT count(*) FROM eventmq.backend_results"
     assert [(9,)] == sql(count)
-    other = make()  # looks at its first put, and until nothing is over
+    other = make()  # deletes with its first put, and until no result has expired
     for expected in (7, 4, 2):
         other.put("new", b"x", 60.0)
         assert [(expected,)] == sql(count)
     assert b"kept" == backend.get(reference)
     sql(SHIFT, -200)
     other.put("new", b"x", 60.0)
-    assert [(2,)] == sql(count), "it has looked less than 30 seconds ago"
+    assert [(2,)] == sql(count), "its last search was less than 30 seconds ago"
 
 
-def test_processes_that_remove_at_once_do_not_wait_for_each_other(make, sql, postgres):
+def test_processes_that_delete_at_once_do_not_wait_for_each_other(make, sql, postgres):
     backend = make()
     old = backend.put("old", b"x", 10.0)
     sql(SHIFT, -20)
@@ -103,7 +103,7 @@ def test_processes_that_remove_at_once_do_not_wait_for_each_other(make, sql, pos
 
 @pytest.mark.parametrize("wrong", [-1e6, 1e6])
 def test_a_machine_whose_clock_is_wrong_ends_no_result_early(make, sql, wrong):
-    """It puts, gets and removes as others do."""
+    """It puts, gets and removes results as other machines do."""
     backend = make()
     others = backend.put("job-1", b"others", 60.0)
     with_wrong_clock = make(WrongClock(wrong))
@@ -115,7 +115,7 @@ def test_a_machine_whose_clock_is_wrong_ends_no_result_early(make, sql, wrong):
 
 
 def test_a_database_whose_clock_was_set_ends_no_result_early(make, sql):
-    """As if it were an hour ahead: the machine's clock does not say that it is over."""
+    """The database is an hour ahead, and the machine's clock says that the result is valid."""
     backend = make(WrongClock(-3600.0))
     reference = backend.put("job-1", b"x", 60.0)
     sql(SHIFT, -100)
@@ -128,8 +128,8 @@ def test_the_longest_time_is_no_error(make):
     assert b"x" == backend.get(backend.put("job-1", b"x", 1e18))
 
 
-def test_what_cannot_be_removed_costs_no_result(make, sql, caplog):
-    """A user who may not delete, for instance."""
+def test_a_failed_deletion_costs_no_result(make, sql, caplog):
+    """A user may lack the right to delete, for instance."""
     backend = make()
     backend.put("job-0", b"x", 60.0)
     sql("""CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql
@@ -143,17 +143,17 @@ def test_what_cannot_be_removed_costs_no_result(make, sql, caplog):
     assert "cannot be removed: no deleting here" in caplog.text
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize("job_id", ["", "a\0b", "\udc80"])
-def test_an_id_that_text_cannot_be_is_refused(make, job_id):
-    """A sentence, and not an error of the library."""
+def test_an_id_that_is_no_valid_text_is_refused(make, job_id):
+    """The error is EventMQ's, and not one of the library."""
     with pytest.raises(ResultUnavailable, match="no job has the id"):
         make().put(job_id, b"x", 60.0)
 
 
-def test_a_reference_that_text_cannot_be_is_none_of_ours(make):
+def test_a_reference_that_is_no_valid_text_is_refused(make):
     for reference in (b"a\0b", b"\xff", b""):
         with pytest.raises(ResultUnavailable, match="not one of this backend"):
             make().get(reference)
@@ -212,8 +212,8 @@ def test_a_table_of_another_version_is_not_touched(make, sql):
     assert [("job-1",)] == sql("SELECT id FROM eventmq.backend_results")
 
 
-def test_reading_makes_no_table(make, sql):
-    """A client needs no right to make any."""
+def test_reading_creates_no_table(make, sql):
+    """A client needs no right to create tables."""
     with pytest.raises(
         ResultUnavailable, match=r"the results in the schema eventmq of .* have none of job"
     ):
@@ -221,7 +221,7 @@ def test_reading_makes_no_table(make, sql):
     assert [] == sql("SELECT FROM pg_namespace WHERE nspname = 'eventmq'")
 
 
-def test_who_may_only_read_and_write_the_table_can_do_that(make, sql, postgres, database_url):
+def test_the_rights_to_read_and_write_the_table_suffice(make, sql, postgres, database_url):
     backend = make()
     reference = backend.put("job-1", b"x", 60.0)
     sql("CREATE ROLE clerk LOGIN PASSWORD 'pw'")
@@ -242,7 +242,7 @@ def test_who_may_only_read_and_write_the_table_can_do_that(make, sql, postgres, 
         sql("DROP ROLE clerk")
 
 
-def test_who_may_make_no_table_is_told_what_to_grant(make, sql, database_url):
+def test_the_error_of_a_missing_right_says_what_to_grant(make, sql, database_url):
     sql("CREATE ROLE clerk LOGIN PASSWORD 'pw'")
     try:
         with pytest.raises(
@@ -253,7 +253,7 @@ def test_who_may_make_no_table_is_told_what_to_grant(make, sql, database_url):
         sql("DROP ROLE clerk")
 
 
-def test_a_wrong_password_is_said_at_once_and_not_shown(make, sql, database_url):
+def test_a_wrong_password_is_an_error_at_once_and_not_shown(make, sql, database_url):
     with pytest.raises(ResultUnavailable, match="password authentication failed") as error:
         make(url=database_url.replace("eventmq@", "clerk:secret@"), timeout=1000).put("1", b"", 9)
     assert "secret" not in str(error.value)
@@ -274,7 +274,7 @@ def test_threads_share_a_few_connections(make, sql):
     assert b"x" == backend.get(references[0])
 
 
-def test_a_thread_that_waits_too_long_for_a_connection_is_told_why(make, postgres):
+def test_the_error_of_a_thread_without_a_connection_names_the_option(make, postgres):
     backend = make(connections=1, timeout=0.3)
     backend.put("job-1", b"x", 60.0)
     with postgres.connect(backend._database.parameters["dbname"]) as other, other.transaction():
@@ -303,7 +303,7 @@ def test_a_connection_that_is_in_use_is_closed_after_close(make, postgres, sql):
 
 
 def test_a_forked_process_has_connections_of_its_own(make):
-    """And leaves that of its parent as it is."""
+    """It leaves the connections of its parent alone."""
     backend = make()
     backend.put("job-1", b"parent", 60.0)
     child = os.fork()
@@ -324,8 +324,8 @@ def test_a_forked_process_has_connections_of_its_own(make):
 # Failures
 
 
-def test_a_lost_connection_is_made_anew(make, sql):
-    """Also of those that were idle: none of their errors is seen."""
+def test_a_lost_connection_is_replaced(make, sql):
+    """Idle connections that were lost cause no error either."""
     backend = make()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: backend.put(f"job-{n}", b"x", 60.0), range(20)))
@@ -338,7 +338,7 @@ def test_a_lost_connection_is_made_anew(make, sql):
     assert b"y" == backend.get(b"job-3")
 
 
-def test_a_statement_that_is_lost_in_the_middle_is_done_again(make, postgres, sql):
+def test_a_statement_whose_session_is_lost_is_repeated(make, postgres, sql):
     """It waits for a lock when its session ends."""
     backend = make()
     backend.put("job-1", b"old", 60.0)
@@ -357,7 +357,7 @@ def test_a_statement_that_is_lost_in_the_middle_is_done_again(make, postgres, sq
 
 
 def test_results_wait_for_a_server_that_was_killed(make, postgres):
-    """What was put is there, and what is put meanwhile comes when it is back."""
+    """Stored results are kept, and new ones are stored after the restart."""
     backend = make()
     reference = backend.put("job-1", b"before", 60.0)
     with ThreadPoolExecutor(2) as pool:
@@ -372,7 +372,7 @@ def test_results_wait_for_a_server_that_was_killed(make, postgres):
 
 
 def test_results_survive_a_failover_to_a_synchronous_replica(postgres, make):
-    """The URL names both; what is put meanwhile waits until the replica is the primary."""
+    """The URL names both servers, and puts wait until the replica is the primary."""
     home = Home()
     try:
         primary = Server.make(home)
@@ -392,7 +392,7 @@ def test_results_survive_a_failover_to_a_synchronous_replica(postgres, make):
 
 
 def test_results_wait_for_room_on_a_full_disk(make, postgres, caplog):
-    """What is there can be read, and what finds no room in time says so."""
+    """Stored results can be read, and a put fails if there is no room in time."""
     with ExitStack() as stack:
         try:
             disk = stack.enter_context(postgres.small_disk(16_000_000))
@@ -415,7 +415,7 @@ def test_results_wait_for_room_on_a_full_disk(make, postgres, caplog):
         waiting.close()
 
 
-def test_a_server_that_stays_away_is_an_error_in_time(make):
+def test_a_server_that_stays_down_is_an_error_in_time(make):
     backend = make(url=f"postgresql://eventmq@127.0.0.1:{free_port()}/shop", timeout=0.3)
     with pytest.raises(ResultUnavailable, match=r"cannot be written: .* Connection refused; start"):
         backend.put("job-1", b"x", 60.0)
@@ -425,8 +425,8 @@ def test_a_server_that_stays_away_is_an_error_in_time(make):
         backend.get(b"job-1")
 
 
-def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(make, sql, database_url, caplog):
-    """As after a failover, until the address is the new primary's."""
+def test_puts_wait_for_a_database_that_is_read_only(make, sql, database_url, caplog):
+    """This happens after a failover, until the address leads to the new primary."""
     backend = make()
     reference = backend.put("job-1", b"x", 60.0)
     name = database_url.rpartition("/")[2]
@@ -440,8 +440,8 @@ def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(make, sql, da
     assert [b"x", b"y"] == [backend.get(reference), backend.get(b"job-2")]
 
 
-def test_a_table_that_was_dropped_is_made_again(make, sql):
-    """A database that was restored without it."""
+def test_a_dropped_table_is_created_again(make, sql):
+    """The database may be restored without it."""
     backend = make()
     reference = backend.put("job-1", b"x", 60.0)
     sql("DROP SCHEMA eventmq CASCADE")
@@ -469,7 +469,7 @@ def test_jobs_of_an_app(database_url):
 def test_workers_keep_results_through_a_crash_of_the_server(
     postgres, database_url, tmp_path, monkeypatch
 ):
-    """Processes of prefork, which wait; their jobs run once."""
+    """Worker processes wait for the server, and each job runs once."""
     monkeypatch.setenv("EVENTMQ_RESULT_BACKEND", database_url)
     system = System(tmp_path)
     try:

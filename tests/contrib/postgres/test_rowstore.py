@@ -1,4 +1,4 @@
-"""Rows in PostgreSQL: the contract of the engine, and what only a server can do wrong."""
+"""Rows in PostgreSQL: the contract of the engine, and failures that only a server has."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TestPostgres(RowStoreSuite):
 
 @pytest.fixture
 def rows(database_url):
-    """A store, empty."""
+    """An empty store."""
     opened = open_rows(database_url)
     yield opened
     opened.close()
@@ -67,7 +67,7 @@ def count(connection, table="suspects"):
 
 
 def terminate(connection):
-    """End the sessions of stores; return how many there were."""
+    """End the sessions of all stores, and return their number."""
     ended = connection.execute(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
         "WHERE datname = current_database() AND application_name = 'eventmq store'"
@@ -79,7 +79,7 @@ def terminate(connection):
 
 
 def test_a_commit_is_two_trips_and_a_read_one_more(rows, monkeypatch):
-    """Whatever is written: so a batch costs the same however many jobs it has."""
+    """A batch takes the same number of trips, however many jobs it has."""
     trips = []
     sync = Pipeline._sync
 
@@ -117,7 +117,7 @@ def test_a_commit_is_two_trips_and_a_read_one_more(rows, monkeypatch):
 
 
 def test_each_statement_has_its_index(rows):
-    """Also where the table was empty when it was looked at last, and has many rows now."""
+    """The plans hold even if the table was empty when it was last analyzed."""
     rows.begin()
     rows.insert("jobs", JOB, [job(n) for n in range(3000)])
     rows.update("jobs", ["delivery"], [(1, 5), (1, 7)])
@@ -155,8 +155,8 @@ def sql_numbers(sql):
     return ["".join(c for c in part[:2] if c.isdigit()) for part in parts]
 
 
-def test_many_rows_are_read_as_they_are_needed(rows):
-    """A scan without a limit has some of them in memory, not all."""
+def test_many_rows_are_read_in_chunks(rows):
+    """A scan without a limit holds a part of its rows in memory."""
     rows.begin()
     rows.insert("suspects", PAIR, [(n, b"%d" % n) for n in range(10 * CHUNK)])
     scan = rows.scan("suspects", PAIR)
@@ -167,7 +167,7 @@ def test_many_rows_are_read_as_they_are_needed(rows):
 
 
 def test_an_older_library_reads_all_rows_at_once(rows, monkeypatch):
-    """It cannot give some of them."""
+    """Older versions of libpq cannot return rows in chunks."""
     monkeypatch.setattr("eventmq_contrib.postgres.pipeline._CHUNKED", 10**9)
     written = [(n, b"%d" % n) for n in range(3 * CHUNK)]
     rows.begin()
@@ -176,8 +176,8 @@ def test_an_older_library_reads_all_rows_at_once(rows, monkeypatch):
     rows.commit()
 
 
-def test_long_rows_are_several_statements(rows, monkeypatch):
-    """A parameter has a limit of its own, and the server has it in memory twice."""
+def test_long_rows_take_several_statements(rows, monkeypatch):
+    """A parameter has a size limit, and the server holds it in memory twice."""
     monkeypatch.setattr("eventmq_contrib.postgres.records.MAX_BYTES", 1000)
     written = [(n, b"x" * (n * 7 % 400)) for n in range(100)]
     rows.begin(careful=True)
@@ -192,8 +192,8 @@ def test_long_rows_are_several_statements(rows, monkeypatch):
 # Ends
 
 
-def test_the_fence_is_asked_first(rows, other):
-    """Nothing of a batch is stored where it gives no row."""
+def test_the_fence_is_queried_first(rows, other):
+    """If the query of the fence returns no row, nothing of the batch is stored."""
     other.execute("CREATE TABLE owner (epoch int8); INSERT INTO owner VALUES (5)")
     rows.fence = "SELECT 1 FROM owner WHERE epoch = 5 FOR SHARE", ()
     rows.begin()
@@ -208,8 +208,8 @@ def test_the_fence_is_asked_first(rows, other):
     assert count(other) == 1
 
 
-def test_a_claim_waits_for_the_commit_that_is_under_way(rows, other):
-    """So that no two epochs commit interleaved."""
+def test_a_claim_waits_for_the_commit_in_progress(rows, other):
+    """Therefore commits of two epochs are never interleaved."""
     other.execute("CREATE TABLE owner (epoch int8); INSERT INTO owner VALUES (5)")
     rows.fence = "SELECT 1 FROM owner WHERE epoch = 5 FOR SHARE", ()
     rows.begin()
@@ -224,7 +224,7 @@ def test_a_claim_waits_for_the_commit_that_is_under_way(rows, other):
 
 @pytest.mark.parametrize("reads", [False, True], ids=["commit", "read"])
 def test_a_connection_that_is_lost_before_the_commit_stores_nothing(rows, other, reads):
-    """The error says so, and each later transaction fails too."""
+    """The error tells so, and each later transaction fails too."""
     rows.begin()
     rows.insert("suspects", PAIR, [(1, b"")])
     rows.measure("suspects")
@@ -249,8 +249,8 @@ CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON suspects DEFERRABLE INITIALLY DEF
 COMMITTING = "SELECT 1 FROM pg_stat_activity WHERE query = 'COMMIT' AND state = 'active'"
 
 
-def test_a_connection_that_is_lost_during_the_commit_says_that_nobody_knows(rows, other):
-    """Whether it was stored; here it was not."""
+def test_a_connection_that_is_lost_during_the_commit_is_unknown(rows, other):
+    """The server may have stored the rows; here it has not."""
     other.execute(SLOW)
     rows.begin()
     rows.insert("suspects", PAIR, [(1, b"")])
@@ -264,8 +264,8 @@ def test_a_connection_that_is_lost_during_the_commit_says_that_nobody_knows(rows
     assert count(other) == 0
 
 
-def test_a_commit_without_an_answer_is_given_up(database_url, rows, other):
-    """After the limit nobody knows; what was about to come belongs to nothing."""
+def test_a_commit_without_an_answer_is_unknown_after_the_limit(database_url, rows, other):
+    """Results that arrive after the limit are discarded."""
     other.execute(SLOW)
     limited = open_rows(database_url, limit=0.5)
     limited.begin()
@@ -280,8 +280,8 @@ def test_a_commit_without_an_answer_is_given_up(database_url, rows, other):
     limited.close()
 
 
-def test_a_statement_without_an_answer_is_given_up(database_url, other):
-    """Before COMMIT was sent: nothing is stored."""
+def test_a_statement_without_an_answer_fails_after_the_limit(database_url, other):
+    """COMMIT was not sent, so nothing is stored."""
     limited = open_rows(database_url, limit=0.5)
     with other.transaction():
         other.execute("LOCK TABLE suspects")
@@ -295,7 +295,7 @@ def test_a_statement_without_an_answer_is_given_up(database_url, other):
 
 
 def test_a_full_disk_is_a_full_queue(rows, other):
-    """The broker refuses what comes, and lives on."""
+    """The broker refuses new jobs, and goes on."""
     other.execute(
         """CREATE FUNCTION full() RETURNS trigger LANGUAGE plpgsql AS
         'BEGIN RAISE EXCEPTION USING ERRCODE = ''53100'', MESSAGE = ''no space''; END';
@@ -316,7 +316,7 @@ def test_a_full_disk_is_a_full_queue(rows, other):
 
 
 def test_an_error_shows_no_values(rows):
-    """A body belongs in no log."""
+    """Bodies must not get into logs."""
     rows.begin()
     rows.insert("suspects", ["record"], [(b"secret",)])
     with pytest.raises(StoreError, match="null value in column") as caught:
@@ -326,7 +326,7 @@ def test_an_error_shows_no_values(rows):
 
 
 def test_a_statement_that_failed_is_prepared_again(rows):
-    """Those behind it were not carried out, and were not prepared either."""
+    """Statements after it in the batch were neither run nor prepared."""
     rows.begin()
     rows.insert("suspects", PAIR, [(1, b""), (1, b"")])
     rows.insert("jobs", JOB, [job(1)])
@@ -343,8 +343,8 @@ def test_a_statement_that_failed_is_prepared_again(rows):
 # Tables
 
 
-def test_brokers_that_start_at_once_make_the_tables_once(database_url):
-    """Each of them gets the same."""
+def test_brokers_that_start_at_once_create_the_tables_once(database_url):
+    """All of them read the same values."""
     start = threading.Barrier(4)
 
     def opened(_):
@@ -361,7 +361,7 @@ def test_brokers_that_start_at_once_make_the_tables_once(database_url):
 
 
 def test_two_stores_in_one_database_have_schemas_of_their_own(database_url):
-    """With the same tables."""
+    """The names of their tables are the same."""
     one, two = open_rows(database_url), open_rows(database_url, schema="two")
     one.begin()
     one.insert("suspects", PAIR, [(1, b"")])
@@ -372,14 +372,14 @@ def test_two_stores_in_one_database_have_schemas_of_their_own(database_url):
 
 
 def test_tables_of_another_version_are_refused(rows, other, database_url):
-    """With both versions."""
+    """The error names both versions."""
     other.execute("COMMENT ON TABLE meta IS 'queue store of EventMQ, version 7, tables 0123'")
     with pytest.raises(StoreError, match=r"has a queue .* 7, tables 0123, and .* 1, tables"):
         open_rows(database_url)
 
 
 def test_a_schema_with_other_tables_is_refused(other, database_url):
-    """And nothing is made in it."""
+    """No table is created in it."""
     other.execute("CREATE SCHEMA eventmq; CREATE TABLE jobs (id int)")
     with pytest.raises(StoreError, match="a table jobs that is not EventMQ's: name another schema"):
         open_rows(database_url)
@@ -391,7 +391,7 @@ def test_a_schema_with_other_tables_is_refused(other, database_url):
 
 
 def test_hot_tables_are_vacuumed_soon(rows, other):
-    """As set when they were made, for all that are hot; bodies are stored as they are."""
+    """All hot tables are created with such settings, and bodies are stored uncompressed."""
     query = """SELECT relname FROM pg_class
         WHERE relkind = 'r' AND 'autovacuum_vacuum_cost_delay=0' = ANY(reloptions)"""
     names = {name for (name,) in other.execute(query)}
@@ -405,7 +405,7 @@ def test_hot_tables_are_vacuumed_soon(rows, other):
 
 
 def test_a_period_that_is_read_is_dropped_later(rows, other):
-    """A dump reads all tables for as long as it takes: the commit goes on without the period."""
+    """A dump locks all tables while it runs, and the commit does not wait for it."""
     rows.begin()
     for number in (1, 2):
         rows.make_period("outcomes", number)

@@ -1,4 +1,4 @@
-"""The schedule store ``postgresql``: the contract, and what several beats and a lost server do."""
+"""The schedule store ``postgresql``: the contract, concurrent beats, and a lost server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def schedule(name, **more):
 
 @pytest.fixture
 def make(database_url):
-    """Return what makes a store in a database of the test's own."""
+    """Return a function that makes a store with a database of the test's own."""
     stores = []
 
     def make_one(url=database_url, **options):
@@ -45,7 +45,7 @@ def make(database_url):
 
 @pytest.fixture
 def sql(postgres, database_url):
-    """Return what runs a statement in that database."""
+    """Return a function that runs a statement in that database."""
     name = database_url.rpartition("/")[2]
     return lambda statement, *values: postgres.sql(statement, *values, database=name)
 
@@ -64,11 +64,11 @@ class TestContract(ScheduleStoreSuite):
     second = make
 
 
-# Several at once
+# Concurrent beats
 
 
-def test_several_beats_move_a_schedule_on_once(make):
-    """Each version is one beat's, and no step is lost, however many do it at once."""
+def test_several_beats_advance_a_schedule_once(make):
+    """Each version is written by one beat, and no step is lost."""
     first = make()
     first.save([(schedule("a"), None)])
     stores = [make() for _ in range(4)]
@@ -88,30 +88,28 @@ def test_several_beats_move_a_schedule_on_once(make):
     assert 41 == first.find("a").version == first.load().revision
 
 
-def test_several_beats_begin_with_an_empty_database(make):
-    """One makes the tables, and all have one identity, of which the ids of jobs are made."""
+def test_several_beats_start_with_an_empty_database(make):
+    """One of them creates the tables; all have the same identity, which ids of jobs contain."""
     with ThreadPoolExecutor(4) as threads:
         stores = list(threads.map(lambda _: make(), range(4)))
     assert 1 == len({store.identity for store in stores})
     assert stores[0].identity.startswith("postgresql.")
 
 
-def test_a_change_waits_for_that_of_another_and_no_longer_than_its_limit(
-    make, postgres, database_url, monkeypatch
-):
-    """Another one may hold the lock and be stopped: the beat goes on to try, and says so."""
+def test_a_change_waits_for_another_one_up_to_its_limit(make, postgres, database_url, monkeypatch):
+    """The holder of the lock may be suspended; the beat logs the error and tries again."""
     monkeypatch.setattr("eventmq_contrib.postgres.schedules.LIMIT", 0.3)
     store = make()
     with postgres.connect(database_url.rpartition("/")[2]) as other, other.transaction():
         other.execute("SELECT FROM eventmq_schedules.meta WHERE name = 'identity' FOR UPDATE")
         with pytest.raises(DatabaseUnavailable, match="did not answer in time"):
             store.save([(schedule("a"), None)])
-        assert not store.load().schedules, "reading waits for no one"
+        assert not store.load().schedules, "reading waits for no lock"
     assert [True] == store.save([(schedule("a"), None)]).done
 
 
 def test_a_lease_ends_by_the_clock_of_the_beat_that_waits(make):
-    """It begins anew whenever the holder is heard of, and its holder's clock does not count."""
+    """Each renewal restarts the wait. The holder's clock does not count."""
     clocks = one, two = FakeClock(), FakeClock(5.0)
     first, second = (make(clock=clock) for clock in clocks)
     assert first.lease("a", 1.0).held
@@ -130,8 +128,8 @@ def test_a_lease_ends_by_the_clock_of_the_beat_that_waits(make):
     assert not first.lease("a", 1.0).held
 
 
-def test_a_lease_that_was_given_back_and_taken_again_is_another_one(make):
-    """Also by the same holder: who waits has not seen that it ended."""
+def test_a_lease_that_was_released_and_acquired_again_is_a_new_one(make):
+    """This also holds for the same holder, so a waiting beat starts to count again."""
     clock = FakeClock()
     first, second = make(), make(clock=clock)
     assert first.lease("a", 1.0).held
@@ -159,11 +157,11 @@ def test_a_forked_child_leaves_the_connection_of_its_parent_alone(make):
     assert not store.lease("parent", 60.0).held
 
 
-# Trouble
+# Failures
 
 
-def test_a_lost_connection_is_made_anew(make, sql):
-    """A server that was restarted in between costs nothing."""
+def test_a_lost_connection_is_replaced(make, sql):
+    """Calls do not fail if the server was restarted between them."""
     store = make()
     store.save([(schedule("a"), None)])
     for change in (lambda: store.find("a"), lambda: store.remove("a", None)):
@@ -175,7 +173,7 @@ def test_a_lost_connection_is_made_anew(make, sql):
         assert change()
 
 
-def test_a_call_while_the_database_is_away_fails_and_the_next_one_works(make, postgres):
+def test_a_call_while_the_database_is_down_fails_and_the_next_one_works(make, postgres):
     store = make()
     postgres.stop()
     try:
@@ -201,8 +199,8 @@ def test_a_wrong_option_is_named(database_url, more, text):
         make_store(**{"url": database_url, **more})
 
 
-def test_the_tables_of_something_else_are_refused(make, sql):
-    """Those of a queue store as well: the broker's schedules are its own."""
+def test_tables_of_other_programs_are_refused(make, sql):
+    """Those of a queue store are refused too, as the broker has schedules of its own."""
     sql("CREATE SCHEMA eventmq_schedules")
     sql("CREATE TABLE eventmq_schedules.schedules (name text)")
     with pytest.raises(StoreError, match="has a table schedules that is not EventMQ's"):
@@ -224,13 +222,13 @@ def test_a_damaged_schedule_leaves_the_others(make, sql, caplog):
     assert "the schedule 'b' is damaged" in caplog.text
 
 
-# The whole
+# Beats as processes
 
 
 def test_beats_fire_each_time_once_while_server_and_beat_are_killed(
     postgres, database_url, tmp_path, monkeypatch
 ):
-    """Two beats on one store: none of the fire times is lost, none has two jobs."""
+    """Of two beats on one store, exactly one submits a job for each fire time."""
     monkeypatch.setenv("EVENTMQ_SCHEDULE_STORE", database_url)
     system = System(tmp_path)
     times = 16
@@ -256,7 +254,7 @@ def test_beats_fire_each_time_once_while_server_and_beat_are_killed(
         system.stop()
 
 
-def test_a_beat_waits_for_a_database_that_is_away_at_its_start(
+def test_a_beat_waits_for_a_database_that_is_down_at_its_start(
     postgres, database_url, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("EVENTMQ_SCHEDULE_STORE", database_url)

@@ -1,4 +1,4 @@
-"""The private server of the tests: what tests of failures rely on."""
+"""The private server of the tests, and the properties that tests of failures rely on."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def own(postgres):
-    """A server of its own, which a test may end."""
+    """A server that only one test uses, so that it may stop it."""
     home = Home()
     yield Server.make(home)
     home.close()
     assert not home.folder.exists()
 
 
-def test_it_syncs_and_is_no_root(postgres):
-    """What is tested about lost power would mean nothing otherwise."""
+def test_the_server_syncs_and_does_not_run_as_root(postgres):
+    """Without fsync, tests of crashes would prove nothing."""
     assert [("on",)] == postgres.sql("SHOW fsync")
     assert [("on",)] == postgres.sql("SHOW full_page_writes")
     assert Path(f"/proc/{postgres.pid}").stat().st_uid != 0
 
 
-def test_each_database_is_empty_and_sorts_text_as_people_do(postgres, database_url):
-    """So that an index whose order matters has to say ``COLLATE "C"``."""
+def test_each_database_is_empty_and_sorts_text_by_a_locale(postgres, database_url):
+    """Therefore an index whose order matters has to name ``COLLATE "C"``."""
     with psycopg.connect(database_url) as connection:
         count = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
         assert (0,) == connection.execute(count).fetchone()
@@ -41,8 +41,8 @@ def test_each_database_is_empty_and_sorts_text_as_people_do(postgres, database_u
         assert other != database_url
 
 
-def test_what_was_committed_is_there_after_a_kill(own):
-    """The port is the same."""
+def test_committed_rows_outlive_a_kill(own):
+    """The server restarts with the same port."""
     own.sql("CREATE TABLE kept (n int)")
     own.sql("INSERT INTO kept VALUES (1)")
     port, pids = own.port, [own.pid, *own.backends()]
@@ -92,7 +92,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_nothing_is_left_where_the_tests_are_killed(postgres):
+def test_a_killed_test_leaves_no_server_and_no_files(postgres):
     run = subprocess.run(
         [sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     )

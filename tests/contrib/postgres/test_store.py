@@ -1,4 +1,4 @@
-"""The queue store in PostgreSQL: what writes mean there, and what comes of lost sessions."""
+"""The queue store in PostgreSQL: its writes, and lost or fenced sessions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def commit(store, *writes):
 
 
 def terminate(connection):
-    """End the session of the owner."""
+    """End the session of the owner, and return a row for it."""
     cursor = connection.execute(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks "
         "WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock'"
@@ -90,8 +90,8 @@ def terminate(connection):
     return cursor.fetchall()
 
 
-def test_a_store_is_opened_by_its_owner_only(make):
-    """A standby has no session for it."""
+def test_only_the_owner_opens_a_store(make):
+    """A standby has no session that could read the store."""
     store = make()
     with pytest.raises(Unknown, match="not owned"):
         store.open()
@@ -102,7 +102,7 @@ def test_a_store_is_opened_by_its_owner_only(make):
 
 
 def test_a_batch_whose_session_was_lost_is_not_stored(make, other):
-    """Its result is Unknown, that of the next as well; then the store is claimed and read anew."""
+    """This batch and the next are Unknown; then the store is claimed and read again."""
     store, stored, refused = make(), job(1), job(2)
     epoch = owned(store).epoch
     assert commit(store, Admit([stored])) == [{}]
@@ -117,8 +117,8 @@ def test_a_batch_whose_session_was_lost_is_not_stored(make, other):
     assert commit(store, Admit([job(2)])) == [{}]
 
 
-def test_a_broker_that_was_overtaken_is_fenced_or_lost(make):
-    """What it submits is not stored; the new owner has all that was."""
+def test_a_superseded_broker_is_fenced_or_has_lost_the_store(make):
+    """Its later jobs are not stored; the new owner has all earlier ones."""
     one, two, stored = make(), make(), job(1)
     owned(one)
     assert commit(one, Admit([stored])) == [{}]
@@ -129,8 +129,8 @@ def test_a_broker_that_was_overtaken_is_fenced_or_lost(make):
     assert list(jobs) == [stored.id]
 
 
-def test_the_fence_keeps_a_session_off_that_could_not_be_ended(make, rows_url, other):
-    """As behind a network that is cut: its backend lives on, and its lease does not."""
+def test_the_fence_stops_a_session_that_could_not_be_ended(make, rows_url, other):
+    """Behind a partitioned network the session lives on, but the lease is lost."""
     one, two = make(), make()
     owned(one)
     other.execute("UPDATE lease SET backend = ''")
@@ -149,8 +149,8 @@ def test_the_fence_keeps_a_session_off_that_could_not_be_ended(make, rows_url, o
     assert commit(two, Admit([job(1)])) == [{}]
 
 
-def test_the_beat_goes_on_while_much_is_read(make, monkeypatch):
-    """Else a standby would take the store from who has just claimed it."""
+def test_the_beat_goes_on_during_recovery(make, monkeypatch):
+    """Otherwise a standby would take the store from a broker that has just claimed it."""
     monkeypatch.setattr("eventmq_contrib.postgres.ownership.BEAT_EVERY", 0.0)
     store, standby = make(), make()
     before = standby.ownership.look().beat
@@ -162,7 +162,7 @@ def test_the_beat_goes_on_while_much_is_read(make, monkeypatch):
 
 
 def test_jobs_of_many_subqueues_are_admitted_in_a_few_trips(make, monkeypatch):
-    """Else the first jobs of a thousand limit keys would take a thousand trips."""
+    """Their number must not depend on the number of limit keys."""
     store, trips = make(), []
     owned(store)
     sync = Pipeline._sync
@@ -170,7 +170,7 @@ def test_jobs_of_many_subqueues_are_admitted_in_a_few_trips(make, monkeypatch):
     keyed = [JobRecord(IDS.new(), "q", f"task:t,content-type:json,limit-key:k{n % 300}", b"b", n)
              for n in range(1, 601)]  # fmt: skip
     assert commit(store, Admit(keyed[:450])) == [{}]
-    assert len(trips) < 30  # that of a new store has more to find out
+    assert len(trips) < 30  # the first commit of a store reads more rows
     trips.clear()
     assert commit(store, Admit(keyed[450:])) == [{}]
     assert len(trips) == 2
@@ -178,10 +178,10 @@ def test_jobs_of_many_subqueues_are_admitted_in_a_few_trips(make, monkeypatch):
     assert len(recovered.subqueues) == 300
 
 
-def test_a_batch_of_the_broker_that_is_refused_leads_to_reading_all_anew(make):
-    """Nothing of it is stored, and the broker ends not: it claims the store again, later each time.
+def test_after_a_refused_batch_the_store_is_claimed_and_read_again(make):
+    """It is not stored. The broker claims the store again, after growing pauses.
 
-    What a peer has asked for is left out of its batch instead; see `QueueStoreSuite`.
+    A refused request of a peer is left out of its batch instead; see `QueueStoreSuite`.
     """
     store, stored, refused = make(), job(1), job(2)
     owned(store)
@@ -199,14 +199,14 @@ def test_a_batch_of_the_broker_that_is_refused_leads_to_reading_all_anew(make):
 
 
 def claimed(store):
-    """Claim a store, unless it says that this is too early."""
+    """Claim a store, and return the epoch, or 0 during a pause."""
     with contextlib.suppress(DatabaseUnavailable):
         return store.ownership.claim(store.ownership.look(), ME)
     return 0
 
 
-def test_a_commit_that_cannot_be_undone_leads_to_reading_all_anew(make, monkeypatch):
-    """Whatever it is that failed: what memory has may be wrong."""
+def test_after_a_commit_that_cannot_be_undone_the_store_is_read_again(make, monkeypatch):
+    """The rows in memory may be wrong after any failure."""
     store, refused = make(), job(1)
     owned(store)
 
@@ -225,7 +225,7 @@ def test_a_commit_that_cannot_be_undone_leads_to_reading_all_anew(make, monkeypa
 
 
 def test_another_store_than_the_expected_one_is_refused(make):
-    """The broker ends, and has written nothing."""
+    """The broker ends without having written anything."""
     store = make()
     store_id = owned(store).store_id
     store.ownership.release()
@@ -236,7 +236,7 @@ def test_another_store_than_the_expected_one_is_refused(make):
 
 
 def test_a_store_that_is_damaged_is_refused(make, other):
-    """With what is wrong, as for a file."""
+    """The error names the damage, as with a file."""
     other.execute("UPDATE meta SET integer_value = 5, text_value = NULL WHERE name = 'store_id'")
     try:
         with pytest.raises(StoreError, match="is damaged: its store_id"):
@@ -256,21 +256,21 @@ def test_a_store_that_is_damaged_is_refused(make, other):
     ],
 )
 def test_a_wrong_option_is_refused(rows_url, options, text):
-    """By its name."""
+    """The error names the option."""
     with pytest.raises(PluginError, match=text):
         make_store(rows_url, **options)
 
 
-def test_frames_that_the_server_cannot_take_are_refused(rows_url):
-    """It has a gigabyte for a value, and a batch is one."""
+def test_frames_that_exceed_a_value_of_the_server_are_refused(rows_url):
+    """A value of PostgreSQL has at most a gigabyte, and a batch is one value."""
     app = EventMQ("big", max_frame=300 * 1024**2)
     make = eventmq_queue_stores()["postgresql"]
     with pytest.raises(PluginError, match="max_frame is 314,572,800 bytes"):
         make(PluginContext("postgresql", {"url": rows_url}, SystemClock(), app))
 
 
-def test_a_store_whose_beat_finds_no_session_is_claimed_anew(database_url, monkeypatch):
-    """The owner is healthy: it is the server that has no session left for a moment."""
+def test_a_store_without_a_free_session_for_its_beat_is_claimed_again(database_url, monkeypatch):
+    """The owner works; only the server has no free session for a while."""
     store = make_store(database_url)
     assert store.ownership.claim(store.ownership.look(), ME)
 
@@ -296,7 +296,7 @@ def test_a_store_whose_beat_finds_no_session_is_claimed_anew(database_url, monke
 def test_the_owner_measures_dead_rows_and_the_oldest_snapshot(
     make, rows_url, monkeypatch, statements
 ):
-    """Now and then, beside its beat; a broker that does not own the store says nothing of it."""
+    """It measures them regularly with its beat. Other brokers report no gauges."""
     monkeypatch.setattr("eventmq_contrib.postgres.ownership.GAUGE_EVERY", 0.0)
     store = make()
     assert store.gauges() == {}

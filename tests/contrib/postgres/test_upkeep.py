@@ -1,4 +1,4 @@
-"""What brokers of a store agree on, and servers that failed over or were put back."""
+"""Settings that brokers of a store share, rights, and servers that failed over or were restored."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def value(sql, name):
 
 
 def test_a_broker_with_other_settings_is_refused_with_each_difference(make):
-    """Both values are named; one that has the same is not, and those of the same broker are."""
+    """The error names both values of each setting that differs."""
     make(dedupe_window=60.0, result_ttl=5.0, queue_limits=(("mail", "5/s", 0),)).look()
     same = make(dedupe_window=60.0, result_ttl=5.0, queue_limits=(("mail", "5/s", 0),))
     assert 0 == same.look().epoch
@@ -73,7 +73,7 @@ def test_a_broker_with_other_settings_is_refused_with_each_difference(make):
     assert "eventmq store accept-settings" in text
 
 
-def test_settings_that_are_accepted_are_those_of_all(make, database_url):
+def test_accepted_settings_apply_to_all_brokers(make, database_url):
     make(dedupe_window=60.0).look()
     upkeep = upkeep_of(database_url, dedupe_window=90.0)
     assert ["settings"] == [finding.check for finding in upkeep.check()]
@@ -91,7 +91,7 @@ def test_settings_that_are_accepted_are_those_of_all(make, database_url):
 
 
 def test_a_setting_that_a_later_release_shares_is_added(make):
-    """By the first broker that has it."""
+    """The first broker with the setting stores it."""
     make(result_ttl=5.0).look()
     make(result_ttl=5.0, dedupe_window=60.0).look()
     make(result_ttl=5.0).look()
@@ -99,7 +99,7 @@ def test_a_setting_that_a_later_release_shares_is_added(make):
         make(dedupe_window=61.0).look()
 
 
-def test_what_is_shared_are_settings_of_the_app():
+def test_shared_settings_are_those_of_the_app():
     with EventMQ("shop", dedupe_window=5.0) as app:
         shared = shared_settings(app)
     assert set(SHARED) == set(shared)
@@ -107,16 +107,16 @@ def test_what_is_shared_are_settings_of_the_app():
     assert {} == shared_settings(None)
 
 
-# What operators do
+# Commands
 
 
-def test_init_makes_the_store_once(database_url, sql):
+def test_init_creates_the_store_once(database_url, sql):
     upkeep = upkeep_of(database_url, dedupe_window=5.0)
     with pytest.raises(StoreError, match=r"does not exist: eventmq store init creates it"):
         upkeep.check()
     with pytest.raises(StoreError, match="does not exist"):
         upkeep.accept_restore()
-    assert [] == sql("SELECT 1 FROM pg_namespace WHERE nspname = 'eventmq'"), "nothing is made"
+    assert [] == sql("SELECT 1 FROM pg_namespace WHERE nspname = 'eventmq'"), "nothing is created"
     [done] = upkeep.init()
     assert "was created" in done
     [done] = upkeep.init()
@@ -150,7 +150,7 @@ def test_missing_rights_are_found(postgres, database_url, sql, make):
         assert ("rights", "the schema eventmq") == (finding.check, finding.where)
         for grant in finding.help.split("; "):
             sql(grant)
-        assert [] == upkeep.check(), "each is a statement"
+        assert [] == upkeep.check(), "the help consists of statements"
         sql("REVOKE ALL ON eventmq.meta FROM reader")
         pattern = "denied for table meta; .* GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO reader"
         with pytest.raises(StoreError, match=pattern):
@@ -164,7 +164,7 @@ def test_missing_rights_are_found(postgres, database_url, sql, make):
 
 @pytest.fixture
 def second(sql):
-    """A user who has all rights, but made nothing."""
+    """A user with all rights, who created nothing."""
     sql("CREATE ROLE second LOGIN PASSWORD 'second'")
     sql("GRANT ALL ON SCHEMA eventmq TO second")
     sql("GRANT ALL ON ALL TABLES IN SCHEMA eventmq TO second")
@@ -185,9 +185,9 @@ def initialized(database_url):
 def test_a_broker_whose_user_lacks_rights_is_refused(
     postgres, database_url, sql, make, initialized, second, missing
 ):
-    """It would fail later, again and again."""
+    """Otherwise it would fail later, again and again."""
     sql(f"REVOKE {missing} FROM second")
-    sql("CREATE TABLE eventmq.backend_results (n int)")  # is not its own
+    sql("CREATE TABLE eventmq.backend_results (n int)")  # a table that the store does not use
     broker = make(postgres.url(database_url.rpartition("/")[2], second, second))
     with pytest.raises(StoreError) as error:
         broker.look()
@@ -205,7 +205,7 @@ def test_a_broker_whose_user_lacks_rights_is_refused(
 def test_a_broker_that_cannot_drop_the_tables_of_periods_is_refused(
     postgres, database_url, sql, make, initialized, second
 ):
-    """Which another user has made: all need one user, or a common role."""
+    """Another user created them: all brokers need one user, or a common role."""
     broker = make(postgres.url(database_url.rpartition("/")[2], second, second))
     sql("CREATE ROLE first")
     try:
@@ -229,8 +229,8 @@ def test_a_broker_that_cannot_drop_the_tables_of_periods_is_refused(
         sql("DROP ROLE first")
 
 
-def test_a_store_on_a_full_disk_is_not_half_made(postgres):
-    """The message is the server's."""
+def test_a_store_on_a_full_disk_is_not_half_created(postgres):
+    """The error contains the server's message."""
     with ExitStack() as stack:
         try:
             disk = stack.enter_context(postgres.small_disk(8_500_000))
@@ -254,7 +254,7 @@ def test_a_store_on_a_full_disk_is_not_half_made(postgres):
 
 
 def test_replicated_serves_only_while_commits_wait_for_a_replica(postgres, database_url):
-    """It is looked at when a connection is made, at each look and with each beat."""
+    """Each new connection, each read of the lease and each beat checks it."""
     database = Database.of(database_url)
     upkeep = PostgresUpkeep(database, {"durability": "replicated"})
     upkeep.init()
@@ -286,7 +286,7 @@ def test_replicated_serves_only_while_commits_wait_for_a_replica(postgres, datab
 
 
 def test_a_failover_gives_a_new_epoch_and_new_ids_of_events(caplog):
-    """And those of a running broker: its next claim is above all that peers have seen."""
+    """A running broker's next epoch is above all epochs that peers have seen."""
     home = Home()
     try:
         primary = Server.make(home)
@@ -322,7 +322,7 @@ def test_a_failover_gives_a_new_epoch_and_new_ids_of_events(caplog):
 
 
 def test_a_store_that_was_recovered_to_an_earlier_time_is_refused_until_that_is_accepted():
-    """By a broker that knows nothing of it: the server's settings have the time."""
+    """The server's settings tell, so a broker needs no earlier knowledge of the store."""
     home = Home()
     try:
         primary = Server.make(home)
@@ -362,7 +362,7 @@ def test_a_store_that_was_recovered_to_an_earlier_time_is_refused_until_that_is_
 
 
 def test_a_copy_on_another_server_is_refused_until_that_is_accepted(make, sql, database_url):
-    """As a dump that was restored there has it."""
+    """A dump that was restored on another server is such a copy."""
     make().look()
     sql("""UPDATE eventmq.meta SET text_value = replace(text_value, '["', '["9')
         WHERE name = 'server'""")
@@ -372,14 +372,14 @@ def test_a_copy_on_another_server_is_refused_until_that_is_accepted(make, sql, d
     sql("INSERT INTO eventmq.meta (name, integer_value) VALUES ('journal_sealed', 7)")
     upkeep_of(database_url).accept_restore()
     make().look()
-    assert before == value(sql, "store_id"), "peers know it by that"
+    assert before == value(sql, "store_id"), "peers identify the store by its id"
     assert [] == sql("SELECT 1 FROM eventmq.meta WHERE name = 'journal_sealed'"), (
         "the numbers up to there are given to other events"
     )
 
 
-def test_a_broker_notices_that_its_server_went_back(make, sql, database_url):
-    """The files were put back, with what they say of the server: only who saw more knows."""
+def test_a_broker_notices_that_its_server_was_restored(make, sql, database_url):
+    """Restored files name the same server, so only a broker that saw later beats can tell."""
     broker = make()
     row = broker.look()
     epoch = broker.claim(row, ME)
@@ -395,13 +395,13 @@ def test_a_broker_notices_that_its_server_went_back(make, sql, database_url):
 
 
 def promote(monkeypatch):
-    """Let the server say that it has begun another timeline."""
+    """Make the server report another timeline."""
     ask, promoted = upkeep._server, "00000002"
     monkeypatch.setattr(upkeep, "_server", lambda session: ask(session)._replace(timeline=promoted))
 
 
 def test_a_new_epoch_is_above_one_that_the_server_does_not_know(make, monkeypatch):
-    """Also where clocks were set back: peers follow a higher epoch only."""
+    """Clocks may have been set back, and peers follow only a higher epoch."""
     broker, highest = make(), 4_000_000_000
     broker.look()
     broker._upkeep.record_seen(highest, 7)
@@ -412,7 +412,7 @@ def test_a_new_epoch_is_above_one_that_the_server_does_not_know(make, monkeypatc
 
 @pytest.mark.parametrize(("beats", "refused"), [(59, False), (61, True)])
 def test_a_failover_may_lose_the_last_commits_and_no_more(make, sql, monkeypatch, beats, refused):
-    """A claim is among them; what is further back was restored, whatever the timeline is."""
+    """A claim may be lost too. If more beats are missing, the database was restored."""
     broker = make()
     row = broker.look()
     assert broker.claim(row, ME)

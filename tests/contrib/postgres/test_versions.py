@@ -38,7 +38,7 @@ def admit(rows, number, **options):
 
 
 def admit_again(rows, number):
-    """Admit a job as the engine does, after the columns were changed."""
+    """Admit a job as the engine does after a change of columns."""
     with pytest.raises(Mismatch):
         admit(rows, number)
     rows.rollback()
@@ -52,7 +52,7 @@ def database(database_url):
 
 @pytest.fixture
 def session(database):
-    """Makes a session of another process."""
+    """Returns a function that opens a session of another process."""
     connections = []
 
     def make():
@@ -66,13 +66,13 @@ def session(database):
 
 @pytest.fixture
 def earlier(database):
-    """What a broker of the earlier release has open."""
+    """The rows of a broker of the earlier release."""
     with closing(PostgresRows.open(database, 5.0)) as rows:
         yield rows
 
 
 def test_an_earlier_release_goes_on_while_tables_are_expanded(database, session, earlier):
-    """Its session writes rows of all its columns, also where they are in another order by now."""
+    """Its session writes rows of all its columns, even if their order has changed."""
     admit(earlier, 1)
     earlier.begin()
     earlier.make_period("outcomes", 7)
@@ -102,7 +102,7 @@ def test_a_later_release_asks_for_expanded_tables(database, session, earlier):
 
 
 def test_tables_are_contracted_when_no_earlier_broker_is_connected(database, session, earlier):
-    """One that comes then is refused with a sentence."""
+    """An earlier broker that connects afterwards is refused with an error."""
     versions.expand(session(), database, LATER)
     with closing(connect(database, "store")) as broker:
         versions.prepare(broker, database, LATER)
@@ -119,8 +119,8 @@ def test_tables_are_contracted_when_no_earlier_broker_is_connected(database, ses
     assert removed
 
 
-def test_a_broker_that_comes_while_tables_are_contracted_is_refused(database, session):
-    """It waits for the end, and reads then what the tables are."""
+def test_a_broker_that_starts_while_tables_are_contracted_is_refused(database, session):
+    """It waits for the end of the transaction, and then reads the new version."""
     versions.prepare(first := session(), database)
     versions.expand(session(), database, LATER)
     first.close()
@@ -143,8 +143,10 @@ def test_a_broker_that_comes_while_tables_are_contracted_is_refused(database, se
     assert "was made by another version" in text
 
 
-def test_a_table_in_use_is_not_waited_for_behind_which_brokers_wait(database, session, monkeypatch):
-    """A dump reads it: all is as before, and the next time goes on."""
+def test_an_expansion_does_not_wait_for_a_table_in_use_while_brokers_wait(
+    database, session, monkeypatch
+):
+    """A dump reads the table. The failed call changes nothing, and a later one succeeds."""
     monkeypatch.setattr(versions, "PAUSE", 0.0)
     monkeypatch.setattr(versions, "TRIES", 3)
     versions.prepare(session(), database)
@@ -159,7 +161,7 @@ def test_a_table_in_use_is_not_waited_for_behind_which_brokers_wait(database, se
 
 
 def test_one_process_at_a_time_changes_the_tables(database, session):
-    """Else the comment would say in the end what one of them had found before the other."""
+    """Otherwise one of them would overwrite the comment of the other."""
     versions.prepare(session(), database)
     indexing = session()
     with versions._exclusive(indexing, database):
@@ -169,8 +171,8 @@ def test_one_process_at_a_time_changes_the_tables(database, session):
     assert 1 == versions.expand(session(), database, LATER)
 
 
-def test_an_expansion_that_was_broken_off_goes_on(database, session):
-    """An index that was half made is made anew."""
+def test_an_expansion_that_failed_can_be_continued(database, session):
+    """An invalid index of a failed call is created again."""
     versions.prepare(session(), database)
     broken = LATER._replace(steps={1: Step(
         QUEUE_STORE.digest,
@@ -191,8 +193,8 @@ def test_an_expansion_that_was_broken_off_goes_on(database, session):
     assert valid
 
 
-def test_a_column_that_goes_is_left_out_at_once(database, session):
-    """The session of a later broker has it in its rows as NULL until then."""
+def test_a_dropped_column_is_left_out_at_once(database, session):
+    """Until then a later broker writes NULL into it."""
     with_colour = QUEUE_STORE._replace(rest=(
         *QUEUE_STORE.rest, "ALTER TABLE jobs ADD COLUMN colour text",
     ))  # fmt: skip
@@ -218,7 +220,7 @@ def run_later(*arguments):
 
 
 def test_commands_expand_and_contract(database_url, database, session):
-    """``eventmq store init`` and ``eventmq store contract`` of the later release."""
+    """The later release runs ``eventmq store init`` and ``eventmq store contract``."""
     with closing(PostgresRows.open(database)):
         done = run_later("store", "init", "--store", database_url)
         assert (0, "") == (done.returncode, done.stderr)
