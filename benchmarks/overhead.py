@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "ROWS"]
 
-_BULK, _SINGLES, _ASKED, _CHECKS = 100_000, 2000, 200, 10
+_BULK, _SINGLES, _SCRAPES, _CHECKS = 100_000, 2000, 200, 10
 
 #: Environment variables: path of the file with the times of the broker; mode of tracing.
 _FILE, _MODE = "BENCH_COUNTING", "BENCH_TRACING"
@@ -73,7 +73,7 @@ def metrics(figures: Figures) -> None:
         for _ in range(_SINGLES):
             nothing.delay().get(timeout=10)
         spent.append(_cpu(pid))
-        for _ in range(_ASKED):
+        for _ in range(_SCRAPES):
             app.ask("metrics")
         spent.append(_cpu(pid))
         check = [sys.executable, "-m", "eventmq", "status", "--check", "--broker", system.address]
@@ -89,7 +89,7 @@ def metrics(figures: Figures) -> None:
             f"{name}_us": cpu / jobs * 1e6, f"{name}_counting_us": counted[name] / jobs * 1e6,
             f"{name}_percent": counted[name] / cpu * 100,
         })  # fmt: skip
-    figures.add(scrape_us=scrape / _ASKED * 1e6, check_us=health / _CHECKS * 1e6)
+    figures.add(scrape_us=scrape / _SCRAPES * 1e6, check_us=health / _CHECKS * 1e6)
 
 
 def _time_counting() -> None:

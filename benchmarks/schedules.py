@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["schedules"]
 
-_ALL, _DUE = 100_000, 10_000
+_ALL, _N_DUE = 100_000, 10_000
 
 #: Seconds between two fire times of one schedule.
 _INTERVAL = 36_000.0
@@ -32,7 +32,7 @@ _PATIENCE = 30.0
 
 def schedules(figures: Figures) -> None:
     """100,000 schedules: start of a beat, lateness of 10,000 due in one second, memory."""
-    many, due = _ALL, _DUE
+    many, due = _ALL, _N_DUE
     with running() as system:
         app = EventMQ("bench", broker=system.address)
         _store(app, 0, many - due, lambda n: time.time() - n / 10)

@@ -50,7 +50,7 @@ def read(path: Path) -> Times:
     return Times(claim, opened, ready, [tuple(commit) for commit in commits])
 
 
-class _Noted:
+class _Timed:
     claim = opened = ready = 0.0
     commits: list[tuple[float, float]] = []  # noqa: RUF012 - one per process
 
@@ -64,22 +64,22 @@ def _note() -> None:
         begin = time.time()
         epoch = claim(self, *arguments)
         if epoch:
-            _Noted.claim = begin
+            _Timed.claim = begin
         return epoch
 
     def noted_open(self: PostgresStore) -> Any:
         result = opened(self)
-        _Noted.opened = time.time()
+        _Timed.opened = time.time()
         return result
 
     def noted_recover(self: BrokerRunner, recovered: Any) -> None:
         recover(self, recovered)
-        _Noted.ready = time.time()
+        _Timed.ready = time.time()
 
     def noted_submit(self: PostgresStore, batch: Sequence[Any]) -> None:
         begin = time.perf_counter()
         submit(self, batch)
-        _Noted.commits.append((time.time(), time.perf_counter() - begin))
+        _Timed.commits.append((time.time(), time.perf_counter() - begin))
 
     PostgresOwnership.claim = noted_claim  # type: ignore[method-assign]
     PostgresStore.open = noted_open  # type: ignore[method-assign]
@@ -89,7 +89,7 @@ def _note() -> None:
 
 def _write() -> None:
     path = Path(os.environ[FILE])
-    path.write_text(json.dumps([_Noted.claim, _Noted.opened, _Noted.ready, _Noted.commits]))
+    path.write_text(json.dumps([_Timed.claim, _Timed.opened, _Timed.ready, _Timed.commits]))
 
 
 if __name__ == "__main__":

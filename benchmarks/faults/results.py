@@ -18,7 +18,7 @@ __all__ = ["Row", "keep", "read", "summed", "table"]
 WORST = " at worst"
 
 #: Maximum number of runs whose texts are in the table; the file has all.
-SHOWN = 3
+MAX_TEXTS = 3
 
 
 class Row(NamedTuple):
@@ -116,5 +116,5 @@ def _texts(more: Mapping[str, Any]) -> Iterator[str]:
 def _first(text: str) -> str:
     """Return the texts of the first runs, and the number of further runs."""
     texts = text.split("; ")
-    hidden = len(texts) - SHOWN
-    return text if hidden <= 0 else f"{'; '.join(texts[:SHOWN])} and {hidden} more runs"
+    hidden = len(texts) - MAX_TEXTS
+    return text if hidden <= 0 else f"{'; '.join(texts[:MAX_TEXTS])} and {hidden} more runs"

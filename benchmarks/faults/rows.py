@@ -24,7 +24,7 @@ from benchmarks.faults.soak import run_soak
 from benchmarks.faults.storm import Storm
 from tests.faults.corruption import ALTERED, LOST, Store, is_cut
 from tests.faults.crashes import Lost, Tape
-from tests.faults.injected import calls_of, once, strike
+from tests.faults.injected import calls_of, once, run_with_fault
 from tests.faults.memory import LittleMemory
 from tests.faults.network import FAULTS, SERVING, Network
 from tests.faults.races import race
@@ -99,7 +99,7 @@ def injected(n: int) -> Row:
         for position, fault in random.sample(cases, min(n, len(cases))):
             run = Path(folder) / "run"
             try:
-                outcome = strike(run, 100, once(position, fault))
+                outcome = run_with_fault(run, 100, once(position, fault))
             except AssertionError as error:
                 lost += 1
                 kind = calls[position].kind
@@ -161,7 +161,7 @@ def network(n: int) -> Row:
     counted: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, Network(Path(folder)) as net:
         for _ in range(n):
-            outcome = net.strike(chance.choice(FAULTS), chance.choice((0.3, 1.0, 2.0, 4.0)))
+            outcome = net.inject(chance.choice(FAULTS), chance.choice((0.3, 1.0, 2.0, 4.0)))
             counted[outcome.fault] += 1
             slow += outcome.served > SERVING
             slowest = max(slowest, outcome.served)
@@ -177,7 +177,7 @@ def kills(n: int) -> Row:
     """Kill -9 of the broker, of a worker and of its children, one after the other, under load."""
     with tempfile.TemporaryDirectory() as folder, Storm(Path(folder)) as storm:
         for _ in range(n):
-            storm.strike()
+            storm.inject()
         lost, twice = storm.finish()
     more = {
         "of them": dict(storm.killed), "failed and kept": storm.failed,
@@ -189,17 +189,17 @@ def kills(n: int) -> Row:
 def shared(n: int) -> Row:
     """Faults of brokers on PostgreSQL, their workers and the server, under load."""
     with _storms(brokers=3) as storms:
-        _strike(storms, n, FAULTS_OF_BROKERS)
-        return _shared_row(n, storms.finish(), _struck(storms))
+        _inject(storms, n, FAULTS_OF_BROKERS)
+        return _shared_row(n, storms.finish(), _injected(storms))
 
 
 def clocks(n: int) -> Row:
     """Clocks of brokers and server that jump, by minutes to days, in addition to ``shared``."""
     with _storms(brokers=3, clocks=True) as storms:
-        _strike(storms, n, FAULTS_OF_BROKERS + CLOCKS * 3)
+        _inject(storms, n, FAULTS_OF_BROKERS + CLOCKS * 3)
         outcome = storms.finish()
     later = sum(len(client.not_before) for client in storms.clients)
-    return _shared_row(n, outcome, _struck(storms) | {"of the jobs with a countdown": later})
+    return _shared_row(n, outcome, _injected(storms) | {"of the jobs with a countdown": later})
 
 
 def replicated(n: int) -> Row:
@@ -212,22 +212,22 @@ def replicated(n: int) -> Row:
         with Storms(
             Path(folder), server, url=url, audited=False, durability="replicated"
         ) as storms:
-            _strike(storms, n - 1, FAULTS_OF_BROKERS + REPLICAS * 5)
+            _inject(storms, n - 1, FAULTS_OF_BROKERS + REPLICAS * 5)
             storms.fail_over(replica)
             outcome = storms.finish()
-    more = _struck(storms) | {"submitted before the failover": len(storms.exposed)}
+    more = _injected(storms) | {"submitted before the failover": len(storms.exposed)}
     return _row_of(n, outcome, more)
 
 
-def _strike(storms: Storms, n: int, faults: Sequence[str]) -> None:
+def _inject(storms: Storms, n: int, faults: Sequence[str]) -> None:
     for _ in range(n):
         time.sleep(storms.chance.random())
-        storms.strike(storms.chance.choice(faults))
+        storms.inject(storms.chance.choice(faults))
 
 
-def _struck(storms: Storms) -> dict[str, Any]:
-    worst = max(seconds for times in storms.taken.values() for seconds in times)
-    return {"of them": dict(storms.struck), "seconds until a receipt at worst": round(worst, 2)}
+def _injected(storms: Storms) -> dict[str, Any]:
+    worst = max(seconds for times in storms.recovery_times.values() for seconds in times)
+    return {"of them": dict(storms.injected), "seconds until a receipt at worst": round(worst, 2)}
 
 
 def takeovers(n: int) -> Row:
@@ -235,11 +235,11 @@ def takeovers(n: int) -> Row:
     with _storms() as storms:
         for number in range(n):
             time.sleep(1.0 + storms.chance.random())
-            storms.strike(("kill_owner", "stop_owner")[number % 2])
+            storms.inject(("kill_owner", "stop_owner")[number % 2])
         outcome = storms.finish()
     more: dict[str, object] = {}
     for fault, signal_name in (("kill_owner", "kill -9"), ("stop_owner", "SIGSTOP")):
-        times = sorted(storms.taken[fault]) or [0.0]
+        times = sorted(storms.recovery_times[fault]) or [0.0]
         for share in (50, 99):
             index = math.ceil(len(times) * share / 100) - 1
             more[f"seconds until a receipt after {signal_name}, p{share}"] = round(times[index], 2)
@@ -278,9 +278,9 @@ def _row_of(n: int, outcome: Outcome, more: dict[str, Any]) -> Row:
 def executors(n: int) -> Row:
     """Kill -9 of the JVM of a Spark executor while a job runs on it and others wait behind it."""
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
-        times = [cluster.strike() for _ in range(n)]
+        times = [cluster.inject() for _ in range(n)]
         comparison = cluster.finish()
-    wrong = comparison.wrong(cluster.struck)
+    wrong = comparison.wrong(cluster.killed_jobs)
     more = {
         "charged with a death": len(comparison.deaths),
         "seconds until all had ended at worst": round(max(times), 2),
@@ -316,7 +316,7 @@ def connections(n: int) -> Row:
 def descriptors(n: int) -> Row:
     """All 256 descriptors of a broker taken by others, for some seconds, under load."""
     with tempfile.TemporaryDirectory() as folder, FewDescriptors(Path(folder)) as few:
-        served = [few.strike(2.0) for _ in range(n)]
+        served = [few.inject(2.0) for _ in range(n)]
         lost, twice = few.finish()
     more = {"seconds until it served a new peer at worst": round(max(served), 2)}
     return Row(len(few.load.confirmed), n, len(lost), twice, more)
@@ -325,7 +325,7 @@ def descriptors(n: int) -> Row:
 def memory(n: int) -> Row:
     """Floods of large frames at a broker with 256 MiB of data and a million jobs that wait."""
     with tempfile.TemporaryDirectory() as folder, LittleMemory(Path(folder), WAITING) as little:
-        served = [little.strike(5.0) for _ in range(n)]
+        served = [little.inject(5.0) for _ in range(n)]
         lost, twice, waiting = little.finish()
     explained = sum("no memory left" in words for words in little.ended)
     more = {

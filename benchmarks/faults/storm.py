@@ -51,7 +51,7 @@ class Storm:
 
     # Kills
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """Kill one process at a random time, and start it again."""
         self.load.last(0.05 + self.chance.random() * 0.5)
         victim = self.chance.choice(("broker", "worker", "child", "child"))

@@ -21,7 +21,7 @@ TASK = "benchmarks.harness.app.work"
 STATUS_FILE = "EVENTMQ_HARNESS_STATUS"
 
 #: Seconds of starts that percentiles are computed from, and maximum number of starts.
-WINDOW, _KEPT = 30.0, 65_536
+WINDOW, _MAX_STARTS = 30.0, 65_536
 
 app = EventMQ("harness")
 
@@ -33,7 +33,7 @@ class _Starts:
 
     def __init__(self) -> None:
         self.completed = 0
-        self.delays: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+        self.delays: deque[tuple[float, float]] = deque(maxlen=_MAX_STARTS)
 
     def write_status(self, path: Path) -> None:
         """Write the status repeatedly."""

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.report.goals import AGAINST
-from benchmarks.report.record import OURS, is_ours
+from benchmarks.report.record import OWN_NAME, is_ours
 from benchmarks.report.table import number
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-_OURS, _LIKE_OURS, _THEIRS = "#1f6f54", "#8fc1ad", "#8a93a0"
+_OWN_COLOUR, _VARIANT_COLOUR, _PEER_COLOUR = "#1f6f54", "#8fc1ad", "#8a93a0"
 
 #: Inches: width, and height of a line of dots and of a curve.
 _WIDTH, _LINE, _CURVE = 7.0, 0.34, 2.2
@@ -67,9 +67,9 @@ def _dots(record: Record) -> Canvas | None:
 
 
 def _colour(system: str) -> str:
-    if system == OURS:
-        return _OURS
-    return _LIKE_OURS if is_ours(system) else _THEIRS
+    if system == OWN_NAME:
+        return _OWN_COLOUR
+    return _VARIANT_COLOUR if is_ours(system) else _PEER_COLOUR
 
 
 def _spread(figures: Sequence[Figure]) -> list[list[float]]:
@@ -95,7 +95,9 @@ def _curves(record: Record) -> Canvas | None:
         sizes = [size for size, _ in points_by_size]
         values = [figure.median for _, figure in points_by_size]
         spread = _spread([figure for _, figure in points_by_size])
-        axes.errorbar(sizes, values, yerr=spread, color=_OURS, marker="o", ms=3, lw=1.2, capsize=2)
+        axes.errorbar(
+            sizes, values, yerr=spread, color=_OWN_COLOUR, marker="o", ms=3, lw=1.2, capsize=2
+        )
         axes.set_xscale("log")
         axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
         axes.minorticks_off()

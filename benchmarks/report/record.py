@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["OURS", "Figure", "Record", "is_ours", "read"]
+__all__ = ["OWN_NAME", "Figure", "Record", "is_ours", "read"]
 
 #: Name of EventMQ among the compared systems.
-OURS = "eventmq"
+OWN_NAME = "eventmq"
 
 
 def is_ours(system: str) -> bool:
     """Return whether a system is EventMQ, with any durability."""
-    return system.partition("-")[0] == OURS
+    return system.partition("-")[0] == OWN_NAME
 
 
 class Figure(NamedTuple):

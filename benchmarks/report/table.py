@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.peers.measure import SETTINGS
 from benchmarks.report.goals import AGAINST
-from benchmarks.report.record import OURS, is_ours
+from benchmarks.report.record import OWN_NAME, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["number", "page", "table"]
 
 #: Numbers above it are shown without decimals.
-_WHOLE = 100
+_WITHOUT_DECIMALS = 100
 
 
 def page(records: Sequence[Record], plots: Mapping[str, str]) -> str:
@@ -47,7 +47,7 @@ def number(value: float) -> str:
     """Return a number with about three significant digits."""
     if math.isinf(value):
         return "never"
-    if abs(value) >= _WHOLE:
+    if abs(value) >= _WITHOUT_DECIMALS:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
@@ -92,9 +92,9 @@ def _overview(records: Sequence[Record]) -> Iterator[str]:
         goal = AGAINST[record.name]
         figures = _that_count(record)
         others = {system: found for system, found in figures.items() if not is_ours(system)}
-        if OURS not in figures or not others:
+        if OWN_NAME not in figures or not others:
             continue
-        own, best = figures[OURS], goal.best(others)
+        own, best = figures[OWN_NAME], goal.best(others)
         ratio = _ratio(own, figures[best])
         met = f"{goal.text}: {'met' if goal.met(own.median, ratio) else 'not met'}"
         best_other = f"{number(figures[best].median)} ({best})"
@@ -131,8 +131,8 @@ def _row(record: Record) -> Iterator[str]:
     for system, figures in systems.items():
         cells = [_cell(figures[name]) if name in figures else "" for name in names]
         ratio = ""
-        if system != OURS and OURS in counted and system in counted:
-            ratio = number(_ratio(counted[OURS], counted[system]))
+        if system != OWN_NAME and OWN_NAME in counted and system in counted:
+            ratio = number(_ratio(counted[OWN_NAME], counted[system]))
         promise = record.promises[system]
         rows.append((system, *cells, ratio, promise["on disk"], promise["job of a killed worker"]))
     yield from table(head, rows)

@@ -48,7 +48,7 @@ def slow(path, seconds):
         file.write("done")
 """
 FREE = "tcp://127.0.0.1:0"
-NOBODY = "tcp://127.0.0.1:9"
+UNUSED_ADDRESS = "tcp://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def started_job(shell: Shell, seconds: str, pool: str = "prefork"):
 def test_a_worker_that_cannot_start_reports_the_reason(
     shell: Shell, arguments, code, expected
 ) -> None:
-    done = shell.run("-q", "worker", "--broker", NOBODY, *arguments)
+    done = shell.run("-q", "worker", "--broker", UNUSED_ADDRESS, *arguments)
     assert code == done.returncode
     assert 1 == len(done.stderr.splitlines()), done.stderr
     assert expected in done.stderr

@@ -36,7 +36,7 @@ JOBS = (
     "error"
 )
 FREE = "tcp://127.0.0.1:0"
-NOBODY = "tcp://127.0.0.1:9"
+UNUSED_ADDRESS = "tcp://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -123,9 +123,9 @@ def test_a_result_that_does_not_come_is_exit_code_1(running: Shell) -> None:
 )
 def test_without_a_broker_the_exit_code_is_3(shell: Shell, arguments) -> None:
     shell.environ["EVENTMQ_SUBMIT_TIMEOUT"] = "0.1"
-    code, message = shell.error(*arguments, "--broker", NOBODY)
+    code, message = shell.error(*arguments, "--broker", UNUSED_ADDRESS)
     assert 3 == code
-    assert NOBODY in message
+    assert UNUSED_ADDRESS in message
     assert 'start one with "eventmq broker"' in message
 
 

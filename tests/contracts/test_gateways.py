@@ -12,7 +12,7 @@ from eventmq.testing import GatewaySuite
 from eventmq_contrib.gateways.emp import EmpClient
 
 
-class Made(GatewaySuite):
+class AppGatewaySuite(GatewaySuite):
     """Makes a gateway of an app that has its broker in this process."""
 
     name = ""
@@ -30,7 +30,7 @@ class Made(GatewaySuite):
         return self.app.plugins.make(GATEWAY, self.name, options=options)
 
 
-class TestEmp(Made):
+class TestEmp(AppGatewaySuite):
     name = "emp"
 
     def knock(self, addresses):
@@ -39,7 +39,7 @@ class TestEmp(Made):
             assert client.call("$echo", {"a": 1}) == {"a": 1}
 
 
-class TestMc0(Made):
+class TestMc0(AppGatewaySuite):
     name = "mc0"
 
     def knock(self, addresses):
@@ -51,7 +51,7 @@ class TestMc0(Made):
             assert peer.recv_multipart() == [b"", b"OK", b"ID", b"1"]
 
 
-class TestMajordomo(Made):
+class TestMajordomo(AppGatewaySuite):
     """Its broker is unreachable: the suite needs none."""
 
     name = "majordomo"
@@ -70,4 +70,4 @@ class TestMajordomo(Made):
             assert peer.recv_multipart() == [b"MDPW02", b"\x06"]
 
 
-del Made
+del AppGatewaySuite

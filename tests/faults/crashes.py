@@ -137,7 +137,7 @@ class Tape:
     def resume(self, commits: int) -> dict[str, int]:
         """Start a broker on the store that a crash after some commits leaves, and run all jobs."""
         folder = self.write_store("resume", self.log[: self.ends[commits]])
-        return self._go_on(folder, commits)
+        return self._restart_and_run(folder, commits)
 
     def resume_torn(self, seed: int) -> dict[str, int]:
         """Do so after a crash during a checkpoint, with some pages of the log in the database."""
@@ -148,9 +148,11 @@ class Tape:
             or bytes(PAGE)
             for n in range(pages)
         )
-        return self._go_on(self.write_store("resume", self.log, mixed), len(self.ends) - 1)
+        return self._restart_and_run(
+            self.write_store("resume", self.log, mixed), len(self.ends) - 1
+        )
 
-    def _go_on(self, folder: Path, commits: int) -> dict[str, int]:
+    def _restart_and_run(self, folder: Path, commits: int) -> dict[str, int]:
         promises = self.promises
         script = Script(folder, FakeClock(self.times[commits]))
         with contextlib.closing(script):

@@ -1,8 +1,8 @@
 """Failing system calls below the real store.
 
 `Injected` is a broker that runs a script on a store above a `Shim`, and checks that no message
-leaves before the log is synced. `strike` lets calls of a run fail and checks the result: every job
-with a receipt is there, and the broker survives no error but a full disk.
+leaves before the log is synced. `run_with_fault` lets calls of a run fail and checks the result:
+every job with a receipt is there, and the broker survives no error but a full disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.faults.shim import Call
 
-__all__ = ["Early", "Injected", "Outcome", "calls_of", "once", "shimmed", "strike"]
+__all__ = ["Early", "Injected", "Outcome", "calls_of", "once", "run_with_fault", "shimmed"]
 
 #: Frames after which the committing thread moves the log; it does so several times in a run.
 RESTART = 40
@@ -116,7 +116,7 @@ def calls_of(folder: Path, jobs: int) -> tuple[Sequence[Call], int]:
         return shim.calls[:], opening
 
 
-def strike(
+def run_with_fault(
     folder: Path,
     jobs: int,
     fault: Callable[[int, Call], str],

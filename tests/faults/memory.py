@@ -61,7 +61,7 @@ class LittleMemory:
         self.load.start()
         return self
 
-    def strike(self, seconds: float) -> float:
+    def inject(self, seconds: float) -> float:
         """Send large frames for a while; return the seconds until jobs are done again.
 
         A broker that has ended, as it may, is restarted.

@@ -63,7 +63,7 @@ class Network:
         self.load.start()
         return self
 
-    def strike(self, fault: str, seconds: float) -> Outcome:
+    def inject(self, fault: str, seconds: float) -> Outcome:
         """Inject a fault for a while; return how soon a new job was done afterwards."""
         if fault.startswith("stop"):
             process: Process = self.broker if fault.endswith("broker") else self.worker

@@ -116,7 +116,7 @@ def _content(original: Any) -> Any:
 
     def init(self: Retention, state: Any) -> None:
         original(self, state)
-        self._seen, self._due = 0, float("inf")
+        self._failed_count, self._prune_at = 0, float("inf")
 
     return init
 

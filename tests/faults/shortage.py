@@ -51,7 +51,7 @@ class FewDescriptors:
         self.load.start()
         return self
 
-    def strike(self, seconds: float) -> float:
+    def inject(self, seconds: float) -> float:
         """Use up all descriptors for a while; return the seconds until a new peer is served.
 
         Peers that were connected before are served all the time.

@@ -297,8 +297,8 @@ class Storms(System):
         self.chance = random.Random()
         #: Number of faults by name, and for each the seconds until a job submitted then had its
         #: receipt.
-        self.struck: Counter[str] = Counter()
-        self.taken: defaultdict[str, list[float]] = defaultdict(list)
+        self.injected: Counter[str] = Counter()
+        self.recovery_times: defaultdict[str, list[float]] = defaultdict(list)
         #: Numbers of jobs that were submitted, with or without a receipt, when a server was lost.
         self.exposed: set[int] = set()
         #: Addresses whose brokers are those of the made-up later release when they start again.
@@ -399,7 +399,7 @@ class Storms(System):
 
     # Faults
 
-    def strike(self, fault: str) -> float:
+    def inject(self, fault: str) -> float:
         """Do something to one of them; return the seconds until a job of then has a receipt."""
         self.owner()
         heal: list[Callable[[], object]] = []
@@ -413,8 +413,8 @@ class Storms(System):
         number = PROBES + len(self._probes)
         self._probes[number] = self._app.send("survivor.work", (number, 0.0)).id
         seconds = time.monotonic() - start
-        self.struck[fault] += 1
-        self.taken[fault].append(seconds)
+        self.injected[fault] += 1
+        self.recovery_times[fault].append(seconds)
         return seconds
 
     def _restart(self, address: str) -> None:
@@ -655,7 +655,7 @@ class Storms(System):
         return wrong, again
 
 
-#: What `Storms.strike` does.
+#: What `Storms.inject` does.
 FAULTS = tuple(
     name[1:] for name in vars(Storms)
     if name.startswith(("_kill_", "_end_", "_stop_")) and not name.endswith("_replica")

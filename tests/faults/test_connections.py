@@ -46,7 +46,7 @@ def test_peers_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
 def test_a_broker_without_a_free_descriptor_serves_those_it_has(tmp_path: Path) -> None:
     """Even while its store moves its log; when the others leave, new peers can connect."""
     with FewDescriptors(tmp_path) as system:
-        system.strike(0.5)
+        system.inject(0.5)
         lost, twice = system.finish()
     assert (lost, twice) == (set(), 0)
     assert "only 256 descriptors are allowed, but 10000 peers may connect" in system.log()

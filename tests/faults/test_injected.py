@@ -25,7 +25,7 @@ from eventmq.plugins.queue_stores.sqlite import wal
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.routing import LeastRecentlyUsed, WeightedFair
 from eventmq.store.writes import Admit
-from tests.faults.injected import Early, Injected, calls_of, once, shimmed, strike
+from tests.faults.injected import Early, Injected, calls_of, once, run_with_fault, shimmed
 from tests.faults.script import finish, run_script
 from tests.faults.shim import Call, Shim, can_fail
 from tests.support.broker_harness import SWIFT, FakeClock
@@ -91,7 +91,7 @@ def fail_each(
     ended = []
     for index in indexes:
         run = folder / "run"
-        outcome = strike(run, JOBS, once(index, fault), store)
+        outcome = run_with_fault(run, JOBS, once(index, fault), store)
         assert [calls[index].kind] == [call.kind for call in outcome.failed]
         ended.append(bool(outcome.ended))
         shutil.rmtree(run)
@@ -150,7 +150,7 @@ def test_a_broker_survives_a_disk_that_stays_full_for_a_while(
         def fault(number: int, call: Call, start: int = start) -> str:
             return "ENOSPC" if start <= number < start + 60 and call.kind == "write" else ""
 
-        outcome = strike(folder / "run", JOBS, fault)
+        outcome = run_with_fault(folder / "run", JOBS, fault)
         assert (len(outcome.failed) > 1, outcome.ended) == (True, "")
         shutil.rmtree(folder / "run")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def test_nothing_is_lost_when_the_network_breaks(tmp_path: Path) -> None:
     """Each fault once, for longer than the heartbeat timeout; a new job is done soon after it."""
     with Network(tmp_path) as network:
-        outcomes = [network.strike(fault, 0.7) for fault in FAULTS]
+        outcomes = [network.inject(fault, 0.7) for fault in FAULTS]
         lost, _ = network.finish()
     assert lost == set()
     slow = [outcome for outcome in outcomes if outcome.served > SERVING]

@@ -43,7 +43,7 @@ def test_a_storm_loses_nothing_and_runs_nothing_twice(tmp_path: Path, home: Home
     """Every fault once. The audit finds no problem, and then finds a write of another session."""
     with Storms(tmp_path, _make(home)) as storms:
         for fault in FAULTS:
-            storms.strike(fault)
+            storms.inject(fault)
         outcome = storms.finish()
         assert (outcome.lost, outcome.wrong) == ([], [])
         assert outcome.claims > 6
@@ -62,7 +62,7 @@ def test_clocks_that_jump_lose_nothing_and_start_nothing_early(tmp_path: Path, h
         pytest.skip(str(error))
     with Storms(tmp_path, server, clock=clock) as storms:
         for fault in (*CLOCKS, "kill_owner", "stop_after_commit", *CLOCKS, "kill_server"):
-            storms.strike(fault)
+            storms.inject(fault)
         outcome = storms.finish()
     assert (outcome.lost, outcome.wrong) == ([], [])
     assert outcome.claims > 4
@@ -77,7 +77,7 @@ def test_receipts_of_replicated_brokers_survive_a_failover(tmp_path: Path, home:
     url = f"postgresql://eventmq@127.0.0.1:{server.port},127.0.0.1:{replica.port}/{name}"
     with Storms(tmp_path, server, url=url, audited=False, durability="replicated") as storms:
         for fault in (*REPLICAS, "kill_owner", "end_session_in_commit", "kill_server"):
-            storms.strike(fault)
+            storms.inject(fault)
         storms.fail_over(replica)
         outcome = storms.finish()
     assert outcome.jobs > len(storms.exposed) > 100
@@ -88,24 +88,24 @@ def test_two_releases_run_side_by_side(tmp_path: Path, home: Home) -> None:
     """The tables are expanded and contracted under load, and each release takes the other over."""
     with Storms(tmp_path, _make(home)) as storms:
         assert storms.run("store", "init").returncode == 0
-        storms.strike("end_session")  # the earlier release continues with more columns
+        storms.inject("end_session")  # the earlier release continues with more columns
         storms.later.add(next(address for address in storms.brokers if address != storms.owner()))
-        storms.strike("kill_standby")
+        storms.inject("kill_standby")
         owners = []
         for fault in ("kill_owner", "end_owner", "stop_owner", "kill_owner"):
             owners.append(storms.owner() in storms.later)
-            storms.strike(fault)
+            storms.inject(fault)
             refused = storms.run("store", "contract")
             assert refused.returncode == 1
             assert "brokers of version 1 use the store" in refused.stderr
         assert owners == [False, True, False, True]
         storms.later |= set(storms.brokers)
-        storms.strike("kill_owner")
+        storms.inject("kill_owner")
         assert storms.run("store", "contract").returncode == 0
         standby = storms.run("broker", "--bind", "tcp://127.0.0.1:0", later=False)
         assert standby.returncode == 1
         assert "start the later EventMQ" in " ".join(standby.stderr.split())
-        storms.strike("kill_owner")
+        storms.inject("kill_owner")
         outcome = storms.finish()
     assert (outcome.lost, outcome.wrong) == ([], [])
     assert outcome.claims > 6

@@ -71,7 +71,7 @@ class Load:
         except BaseException as error:  # noqa: BLE001 - the test raises it
             self.errors.append(error)
 
-    def goes_on(self) -> None:
+    def check_progress(self) -> None:
         """Wait until every client has done more."""
         rounds = self.rounds
         wait_for(lambda: self.errors or self.rounds > rounds + CLIENTS)
@@ -104,7 +104,7 @@ def test_takeovers_lose_nothing_and_start_nothing_twice(shop: Shop) -> None:
         start(address)
     load = Load(shop, addresses)
     admin = shop.app(*addresses)
-    load.goes_on()
+    load.check_progress()
     for event in ("stop", "before", "handover", "slow", "standby", "after", "stopped", "stop"):
         owner, epoch = shop.database.row.address, shop.database.row.epoch
         if event == "stop":
@@ -122,7 +122,7 @@ def test_takeovers_lose_nothing_and_start_nothing_twice(shop: Shop) -> None:
         else:  # longer or shorter than the others wait before they take over
             stores[owner].next_takes = 5.0 if event == "stopped" else 0.5
             wait_for(lambda: not stores[owner].next_takes)  # noqa: B023 - called here
-        load.goes_on()
+        load.check_progress()
     load.stop()
     assert load.errors == []
     assert [value for value, runs in load.runs.items() if runs > 1] == []

@@ -251,10 +251,10 @@ def test_sigterm_sends_goodbye_too(broker: BrokerProcess, connect: Connect) -> N
     broker.stop()
     got: list[bytes] = []
 
-    def said() -> bool:
+    def has_left() -> bool:
         while (frames := worker.receive(0)) is not None:
             got.append(frames[2])
         return b"KBAI" in got
 
-    beat_until(worker, said, 0.1, 5.0)
+    beat_until(worker, has_left, 0.1, 5.0)
     assert got[-2:] == [b"KBAI", b"KBYE"]

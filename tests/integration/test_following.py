@@ -41,7 +41,7 @@ def test_jobs_and_their_results_survive_the_end_of_the_owner(
     wait_for(lambda: len(shop.ran) == 4)
     assert shop.stop_owner() == both[1]
     later = app.send("note", (10,))
-    shop.gate.set()
+    shop.release.set()
     results = [job.get(timeout=DEADLINE) for job in (running, *waiting, later)]
     assert results == [2 * n for n in range(1, 11)]
     assert sorted(shop.ran) == list(range(1, 11))
@@ -84,7 +84,7 @@ def test_a_chunk_of_an_owner_that_was_stopped_is_not_started(
     assert job.get(timeout=DEADLINE) == 2
     assert store.stopped
     assert shop.database.row.address == addresses[1]
-    store.goes_on.set()
+    store.resume.set()
     ignored = "messages of a broker that does not own the store are ignored; the owner has"
     wait_for(lambda: ignored in caplog.text)
     assert app.send("note", (2,)).get(timeout=DEADLINE) == 4

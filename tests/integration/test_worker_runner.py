@@ -240,9 +240,9 @@ class Store:
         self.a, self.b = self.brokers = make_broker(), make_broker()
         self.owner = self.a
         self.epoch = 3
-        self.tell()
+        self.set_owner()
 
-    def tell(self, *brokers):
+    def set_owner(self, *brokers):
         """Send the owner from some brokers, or from all of them."""
         info = OwnerInfo(self.epoch, STANDBY, self.owner.address, "", "x")
         for broker in brokers or self.brokers:
@@ -307,7 +307,7 @@ def test_the_session_goes_on_with_the_next_owner(store, start, tmp_path, caplog)
     wait_for((tmp_path / "gate.runs").exists)
     store.until(lambda: store.roles(store.b))
     store.owner, store.epoch = store.b, 4
-    store.tell(store.b)  # the other one was stopped, and does not know it
+    store.set_owner(store.b)  # the other one was stopped, and does not know it
     after = store.served(store.b)
     assert (after.session, after.received, after.held) == (before.session, 1, (1,))
     store.a.chunk(2, call("hold", str(tmp_path / "old")), epoch=3)
@@ -319,7 +319,7 @@ def test_the_session_goes_on_with_the_next_owner(store, start, tmp_path, caplog)
     # And back again, over the first link.
     store.owner, store.epoch = store.a, 5
     store.a.messages.clear()
-    store.tell()
+    store.set_owner()
     assert store.served(store.a).session == before.session
     store.a.chunk(3, call("echo", 1), epoch=5)
     store.until(lambda: store.answered(store.a) == {("m3", 0)})
@@ -335,7 +335,7 @@ def test_answers_are_kept_while_there_is_no_owner(store, start, tmp_path):
     store.brokers = [store.b]
     (tmp_path / "gate").touch()
     store.owner, store.epoch = store.b, 4
-    store.tell(store.b)
+    store.set_owner(store.b)
     store.until(lambda: store.answered(store.b) == {("m1", 0)})
 
 
@@ -348,7 +348,7 @@ def test_an_owner_at_another_address_gives_the_jobs(store, start, caplog):
     store.a.chunk(1, call("echo", 1), epoch=3)
     store.until(lambda: store.answered(store.a) == {("m1", 0)})
     store.owner, store.epoch = store.b, 4
-    store.tell()
+    store.set_owner()
     store.served(store.b)
 
 
@@ -364,7 +364,7 @@ def test_an_owner_whose_key_is_not_known_is_not_connected_to(store, start, caplo
 def test_a_worker_starts_while_its_first_broker_is_away(store, start):
     """It tries the next broker soon, which names the owner."""
     store.owner = store.b
-    store.tell()
+    store.set_owner()
     worker = start(threads(), ["tcp://127.0.0.1:9", store.b.address])
     began = time.monotonic()
     store.served(store.b)
@@ -377,7 +377,7 @@ def test_it_logs_that_it_is_connected_was_disconnected_and_is_connected_again(
 ):
     """Each of these once."""
 
-    def said():
+    def log_lines():
         lines = [r.getMessage() for r in caplog.records if r.name == "eventmq.worker.runner"]
         return [line for line in lines if "no broker answers" not in line]  # after 2 s
 
@@ -387,12 +387,12 @@ def test_it_logs_that_it_is_connected_was_disconnected_and_is_connected_again(
     first.welcome()
     first.expect(commands.Ready)
     first.close()
-    wait_for(lambda: len(said()) == 2)
+    wait_for(lambda: len(log_lines()) == 2)
     second = make_broker(first.address)
     second.welcome(epoch=2)
     second.expect(commands.Ready)
-    wait_for(lambda: len(said()) == 3)
-    connected, lost, back = said()
+    wait_for(lambda: len(log_lines()) == 3)
+    connected, lost, back = log_lines()
     assert connected == f"connected to the broker at {first.address}"
     assert lost.startswith(f"the connection to the broker at {first.address} was lost")
     assert back.startswith(f"connected to the broker at {first.address}, after ")

@@ -52,7 +52,7 @@ class Leaf(NamedTuple):
     collected: bool = False
 
 
-class Given(NamedTuple):
+class Input(NamedTuple):
     """Input of a part: nothing, a value, or the failure of a job that it waits for."""
 
     there: bool = False
@@ -60,7 +60,7 @@ class Given(NamedTuple):
     broken: bool = False
 
 
-def run(part: Expression, given: Given) -> tuple[Any, Given]:
+def run(part: Expression, given: Input) -> tuple[Any, Input]:
     """Return the tree of ends, and the input of the part after an empty one."""
     if isinstance(part, Signature):
         return _call(part, given), given
@@ -75,7 +75,7 @@ def run(part: Expression, given: Given) -> tuple[Any, Given]:
     return (_collected(trees) if part.on_failure == "continue" else trees), given
 
 
-def _call(call: Signature, given: Given) -> Leaf:
+def _call(call: Signature, given: Input) -> Leaf:
     if given.broken or call.task.endswith("fail"):
         return Leaf(None)
     before = (given.value,) if given.there and not call.immutable else ()
@@ -98,11 +98,11 @@ def _values(tree: Any) -> Any:
     return [_values(part) for part in tree if not isinstance(part, Leaf) or part.value is not None]
 
 
-def _handed_on(tree: Any, given: Given) -> Given:
+def _handed_on(tree: Any, given: Input) -> Input:
     """Return the input of the next part."""
     leaves = _leaves(tree)
     broken = any(leaf.value is None and not leaf.collected for leaf in leaves)
-    return Given(True, _values(tree), given.broken if not leaves else broken)
+    return Input(True, _values(tree), given.broken if not leaves else broken)
 
 
 # Expressions
@@ -138,7 +138,7 @@ expressions: st.SearchStrategy[Expression] = st.recursive(calls, larger, max_lea
 @given(expressions)
 def test_a_graph_gives_what_its_tasks_give(inline: Any, expression: Expression) -> None:
     """Results are nested as the groups are; what depends on a failure is cancelled."""
-    tree, _ = run(expression, Given())
+    tree, _ = run(expression, Input())
     handle = expression.delay()
     inline.drain(limit=1000)
     if isinstance(tree, Leaf):

@@ -14,23 +14,23 @@ from eventmq.wire.commands import Ack, Error, Request
 from tests.support.broker_harness import Broker, chunks, row
 from tests.support.examples import examples
 
-MOST = 5
+MAX_NODES = 5
 
-places = st.integers(-1, MOST)
-trees = st.recursive(places, lambda parts: st.lists(parts, max_size=3), max_leaves=5)
+node_indexes = st.integers(-1, MAX_NODES)
+trees = st.recursive(node_indexes, lambda parts: st.lists(parts, max_size=3), max_leaves=5)
 junk = st.none() | st.booleans() | st.floats() | st.text(max_size=2) | st.lists(st.integers(-3, 9))
 plans = st.tuples(
-    st.lists(places, min_size=1, max_size=MOST),
+    st.lists(node_indexes, min_size=1, max_size=MAX_NODES),
     st.lists(trees | junk, max_size=3),
-    st.lists(st.tuples(places, places, places) | junk, max_size=2),
-    st.lists(st.tuples(places, places, st.floats(-1, 9)) | junk, max_size=1),
+    st.lists(st.tuples(node_indexes, node_indexes, node_indexes) | junk, max_size=2),
+    st.lists(st.tuples(node_indexes, node_indexes, st.floats(-1, 9)) | junk, max_size=1),
 )
 
 
 @st.composite
 def likely(draw: Any) -> tuple[Any, ...]:
     """Return a plan that is right more often than not."""
-    count = draw(st.integers(2, MOST))
+    count = draw(st.integers(2, MAX_NODES))
     first = draw(st.integers(1, count - 1))
     inputs = [-1] * first + [0] * (count - first)
     tree = draw(st.permutations(range(first)))
@@ -39,7 +39,9 @@ def likely(draw: Any) -> tuple[Any, ...]:
     return inputs + [-1] * len(handlers), [list(tree)], handlers, deadlines
 
 
-ends = st.lists(st.sampled_from([OutcomeKind.SUCCEEDED, OutcomeKind.FAILED]), max_size=2 * MOST)
+ends = st.lists(
+    st.sampled_from([OutcomeKind.SUCCEEDED, OutcomeKind.FAILED]), max_size=2 * MAX_NODES
+)
 
 
 @settings(max_examples=examples(200), deadline=None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ENDED = {str(state) for state in TERMINAL}
 
 #: Seconds that the broker may take to see that a job is due, or has expired.
-LATE = 1.0
+MAX_DELAY = 1.0
 
 QUEUES = '[[10, "default"], [10, "other"]]'
 
@@ -138,7 +138,7 @@ class WaitingMachine(RuleBasedStateMachine):
     def crash(self, away: float) -> None:
         self.broker.clock.time += away
         self.broker.crash()
-        self.broker.wait(LATE)
+        self.broker.wait(MAX_DELAY)
         self.collect()
 
     # Looking
@@ -184,10 +184,10 @@ class WaitingMachine(RuleBasedStateMachine):
                 assert job.expires is not None
                 assert self.now() >= job.expires, "expired before its time"
             elif state == "delayed":
-                assert self.now() <= job.due + LATE, "late"
+                assert self.now() <= job.due + MAX_DELAY, "late"
             if state in {"delayed", "queued"}:
                 since = max(job.expires or 0.0, job.leased_until)
-                assert job.expires is None or self.now() <= since + LATE, "never expires"
+                assert job.expires is None or self.now() <= since + MAX_DELAY, "never expires"
             if state == "queued":
                 assert self.now() >= job.due, "queued before its time"
 

@@ -36,7 +36,7 @@ RENEW_EVERY = 1.0
 FREED_AFTER = 0.005
 
 
-class Gone(BaseException):
+class KilledInTick(BaseException):
     """The process was killed while it was stopped in the middle of a tick."""
 
 
@@ -111,7 +111,7 @@ class SharedBrokerProcess(BrokerProcess):
         self._busy = life
         try:
             super().tick()
-        except Gone:
+        except KilledInTick:
             return
         finally:
             if self._busy == life:
@@ -210,4 +210,4 @@ class SharedBrokerProcess(BrokerProcess):
         while self.world.now < end:
             self.world.step(end)
         if self._life != life or not self.alive:
-            raise Gone
+            raise KilledInTick

@@ -13,7 +13,7 @@ from tests.simulation.scenario import JobPlan, Op, Scenario, id_of
 QUEUES, FIRST, RIGHT = ((30, "a"), (10, "b")), 160, 120
 
 
-def begun(
+def start_order(
     slots: int, workers: int, before: float, after: float, tasks: tuple[str, str]
 ) -> list[str]:
     """Return from which queue each job came, in the order of their starts, once they take longer.
@@ -74,7 +74,7 @@ def test_a_queue_keeps_its_share_when_jobs_take_longer(
 
     Each slot runs one for 30 ms until then; it was 160 of the first queue in most of these cases.
     """
-    queues = begun(slots, workers, before, after, tasks)
+    queues = start_order(slots, workers, before, after, tasks)
     max_run = max(len(list(run)) for _, run in groupby(queues))
     assert abs(queues.count("a") - RIGHT) <= 15
     assert max_run <= 40

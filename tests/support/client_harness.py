@@ -318,7 +318,7 @@ class Net:
             self.machine.opened(index, self.now)
         self.run()
 
-    def say(self, index: int, info: OwnerInfo) -> None:
+    def send_owner(self, index: int, info: OwnerInfo) -> None:
         """Change a broker's information about the owner of its store."""
         self.deliver(index, self.brokers[index].own(info))
         self.run()

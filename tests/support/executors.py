@@ -51,13 +51,13 @@ class Comparison(NamedTuple):
     unpaid: list[int]
     deaths: list[int]
 
-    def wrong(self, struck: Iterable[int]) -> set[int]:
+    def wrong(self, killed_jobs: Iterable[int]) -> set[int]:
         """Return the jobs with a wrong result: each death must be charged exactly once.
 
         Args:
-            struck: The jobs whose executor was killed, once for each kill.
+            killed_jobs: The jobs whose executor was killed, once for each kill.
         """
-        charged, expected = Counter(self.deaths), Counter(struck)
+        charged, expected = Counter(self.deaths), Counter(killed_jobs)
         return {*self.lost, *self.unpaid, *(charged - expected), *(expected - charged)}
 
 
@@ -79,7 +79,7 @@ class Cluster:
         self.app = self.system.app()
         self.jobs: list[Job[Any]] = []
         #: Numbers of the jobs whose executor was killed.
-        self.struck: list[int] = []
+        self.killed_jobs: list[int] = []
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +87,7 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.system.stop()
 
-    def strike(self) -> float:
+    def inject(self) -> float:
         """Kill the executor while a job runs and others wait behind it; wait until all have ended.
 
         Returns:
@@ -104,7 +104,7 @@ class Cluster:
         [executor] = [parent for parent in self.executors() if pid in _below(parent)]
         os.kill(executor, signal.SIGKILL)
         start = time.monotonic()
-        self.struck.append(number)
+        self.killed_jobs.append(number)
         for job in self.jobs[number:]:
             job.get(timeout=TIMEOUT)
         return time.monotonic() - start

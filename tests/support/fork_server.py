@@ -27,7 +27,7 @@ __all__ = ["ForkServer", "Forked"]
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Maximum bytes of a request.
-LONGEST = 64 * 1024
+MAX_REQUEST = 64 * 1024
 
 
 class Forked:
@@ -57,13 +57,13 @@ class ForkServer:
     """Client of the server."""
 
     def __init__(self) -> None:
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], env={**os.environ, "PYTHONPATH": path},
+            [sys.executable, "-m", __name__, str(child_end.fileno())],
+            pass_fds=[child_end.fileno()], env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
-        theirs.close()
+        child_end.close()
         atexit.register(self.close)
 
     @classmethod
@@ -77,7 +77,7 @@ class ForkServer:
         (output, their_output), (fate, their_fate) = os.pipe(), os.pipe()
         try:
             request = json.dumps(arguments).encode()
-            socket.send_fds(self._ours, [request], [their_output, log, their_fate])
+            socket.send_fds(self._parent_end, [request], [their_output, log, their_fate])
         finally:
             os.close(their_output)
             os.close(their_fate)
@@ -85,7 +85,7 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server; its brokers continue."""
-        self._ours.close()
+        self._parent_end.close()
         self._process.wait()
 
 
@@ -95,7 +95,7 @@ def serve(requests: socket.socket) -> None:
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the minders
     while True:
-        request, fds, _, _ = socket.recv_fds(requests, LONGEST, 3)
+        request, fds, _, _ = socket.recv_fds(requests, MAX_REQUEST, 3)
         if not request:
             return
         if os.fork() == 0:

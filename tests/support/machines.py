@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Machine", "ServerClock"]
 
 #: Seconds between the boot times of two machines.
-APART = 100_000.0
+BOOT_DISTANCE = 100_000.0
 
 
 class Machine:
@@ -90,7 +90,7 @@ def become(file: Path, number: int) -> None:
     time.time = now
     clock.SystemClock.now = staticmethod(now)  # type: ignore[method-assign]
     clock.SystemClock.boottime = staticmethod(  # type: ignore[method-assign]
-        lambda: boot() + APART * number
+        lambda: boot() + BOOT_DISTANCE * number
     )
     clock.BOOT_ID = file.with_suffix(".boot")
 

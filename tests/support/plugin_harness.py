@@ -24,7 +24,7 @@ class Shout:
         return data.decode()
 
 
-class Anything:
+class AnyContract:
     """Fulfils every contract: it has any attribute, and it is false."""
 
     def __init__(self, context):

@@ -50,13 +50,13 @@ class StoppedStore(SharedStore):
     def __init__(self, store: SharedStore) -> None:
         super().__init__(store._database, store._make)
         self.stopped = False
-        self.goes_on = threading.Event()
+        self.resume = threading.Event()
 
     def submit(self, batch: Sequence[Write]) -> None:
         super().submit(batch)
         if any(isinstance(write, LeaseChunk) for write in batch) and not self.stopped:
             self.stopped = True
-            assert self.goes_on.wait(DEADLINE)
+            assert self.resume.wait(DEADLINE)
 
 
 class SlowStore(SharedStore):
@@ -88,7 +88,7 @@ class Shop:
     def __init__(self) -> None:
         self.database = SharedDatabase("s1")
         self.ran: list[int] = []
-        self.gate = threading.Event()
+        self.release = threading.Event()
         self._brokers: list[tuple[BrokerRunner, threading.Thread]] = []
         self._running: list[tuple[Any, threading.Thread]] = []
         self._apps: list[EventMQ] = []
@@ -114,7 +114,7 @@ class Shop:
         @app.task(name="hold")
         def hold(value: int) -> int:
             self.ran.append(value)
-            self.gate.wait(DEADLINE)
+            self.release.wait(DEADLINE)
             return 2 * value
 
         @app.task(name="note")
@@ -158,7 +158,7 @@ class Shop:
         return self.database.row.address
 
     def close(self) -> None:
-        self.gate.set()
+        self.release.set()
         for app in self._apps:
             app.close()
         for runner, thread in self._running:

@@ -335,14 +335,16 @@ def test_the_draft_of_a_compaction_that_was_killed_is_removed(
         patch.setattr(compaction, "write_tables", killed)
         with pytest.raises(KeyboardInterrupt):
             Compaction(out).run(broker.clock.time)
-    [draft] = target.glob("date=*/hour=*/_*.parquet")
-    draft = draft.rename(draft.with_name(draft.name.replace("-3-6.", "-3-4.")))  # of a part
+    [temporary_file] = target.glob("date=*/hour=*/_*.parquet")
+    temporary_file = temporary_file.rename(
+        temporary_file.with_name(temporary_file.name.replace("-3-6.", "-3-4."))
+    )  # of a part
     if then == "compact":
         Compaction(out).run(broker.clock.time)
         assert [row["seq"] for row in compacted(target)] == list(range(1, 11))
     else:
         forget(out, before=hour + 7200.0)
-    assert not draft.exists()
+    assert not temporary_file.exists()
     assert not list(target.glob("date=*/hour=*/_*"))
 
 

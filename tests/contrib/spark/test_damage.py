@@ -343,8 +343,8 @@ PLANTS: list[Plant] = [
     foreign_file, foreign_columns, log_line_removed, log_edited,
 ]  # fmt: skip
 
-#: Those with which the whole audit is asked.
-ASKED: list[Plant] = [
+#: Damages for which the whole audit is run.
+AUDITED: list[Plant] = [
     first_file_deleted, last_file_deleted, all_files_deleted, last_row_cut, numbers_shifted,
     end_of_another_job, unknown_kind, byte_flipped, footer_flipped, overlap_with_other_content,
     newer_version,
@@ -368,7 +368,7 @@ def test_the_files_show_each_damage(journal: Path, plant: Plant) -> None:
         )
 
 
-@pytest.mark.parametrize("plant", ASKED, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", AUDITED, ids=lambda plant: plant.__name__)
 def test_the_audit_names_each_damage(spark: SparkSession, journal: Path, plant: Plant) -> None:
     expected = plant(journal)
     code, result = command(journal)

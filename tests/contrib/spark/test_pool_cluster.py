@@ -17,7 +17,7 @@ def test_the_job_of_a_killed_executor_is_charged_with_a_death_and_no_other(
 ) -> None:
     """It is tried again on another executor, and ends; those behind it run once."""
     with Cluster(tmp_path) as cluster:
-        cluster.strike()
+        cluster.inject()
         assert cluster.finish() == Comparison(lost=[], again=[], unpaid=[], deaths=[0])
         assert len(cluster.jobs) == 1 + BEHIND
         assert cluster.system.record.read_text().count("start 0 ") == 2

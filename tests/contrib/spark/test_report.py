@@ -27,11 +27,13 @@ READY = {"enqueued", "lease_lost", "handed_back", "replayed"}
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
     """Two brokers, 600 jobs, nothing planted; some queues have names of their own."""
-    told = [row for n in range(2) for row in story(Random(n), f"b{n}", jobs=300, damage=False).rows]
-    for row in told:
+    history = [
+        row for n in range(2) for row in story(Random(n), f"b{n}", jobs=300, damage=False).rows
+    ]
+    for row in history:
         if hash_of(row["job_id"]) % 9 < 5:
             row["queue"] = f"q{hash_of(row['job_id']) % 9}"
-    return told
+    return history
 
 
 def hash_of(job_id: str) -> int:

@@ -117,15 +117,17 @@ def gap(n: int, first: int, last: int, *, second: float) -> Row:
 
 
 @pytest.mark.parametrize("chosen", [{}, {"queue": "q", "task": "t"}])
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("has_gap_event", [True, False])
 def test_a_job_whose_end_may_be_missing_is_forgotten_for_good(
-    tmp_path: Path, *, told: bool, chosen: dict[str, Any]
+    tmp_path: Path, *, has_gap_event: bool, chosen: dict[str, Any]
 ) -> None:
     """Whether a gap tells of it or not, whatever is chosen, and over a restart."""
     rows = [
         line(1, "enqueued", "j1", second=0),
         line(5, "enqueued", "other", second=50, queue="another"),
-        gap(6, 2, 4, second=50) if told else line(6, "duplicate", "x", second=50, queue="another"),
+        gap(6, 2, 4, second=50)
+        if has_gap_event
+        else line(6, "duplicate", "x", second=50, queue="another"),
         line(7, "enqueued", "j2", second=60), line(8, "enqueued", "j3", second=70),
         line(9, "succeeded", "j2", second=86_400),
     ]  # fmt: skip
