@@ -1,9 +1,11 @@
-"""What an earlier commit really sent, said again: its client and worker here, and its broker there.
+"""Recorded messages of an earlier version, replayed against this one.
 
-The first file was recorded at a broker of this version. The client ran a single job, a batch of
-one, a chain of two, a job that it cancelled, and asked for queues and status; the worker ran what
-it got. The second one is of ``python -m tests.faults.recording``, at a broker of the earlier
-commit, with a client and a worker of this version. ``python -m tests.faults.upgrades`` runs both.
+``recorded_203776b.json`` holds the messages of a client and a worker of the earlier version, at a
+broker of this version. The client ran a single job, a batch of one job, a chain of two jobs, and a
+job that it cancelled; it also requested the queues and the status. The worker ran the jobs.
+``recorded_broker_203776b.json`` was written by ``python -m tests.faults.recording``: a broker of
+the earlier version, with a client and a worker of this version. ``python -m tests.faults.upgrades``
+runs both combinations with real processes.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def recorded(name: str) -> list[tuple[str, list[bytes]]]:
-    """Return the frames of each message of a file, with the peer, or what a peer says or hears."""
+    """Return each message of a file: its sender, or its peer and direction, and its frames."""
     text = Path(__file__).with_name(f"{name}_203776b.json").read_text("utf-8")
     return [
         (who, [base64.b64decode(frame) for frame in frames])
@@ -42,20 +44,20 @@ def recorded(name: str) -> list[tuple[str, list[bytes]]]:
     ]
 
 
-def of(role: str) -> list[tuple[str, Command]]:
-    """Return what a client or worker says and hears in the presence of the earlier broker."""
+def messages_of(role: str) -> list[tuple[str, Command]]:
+    """Return what a client or worker sent to and received from the earlier broker."""
     recording = [(who.split(), decode(frames)) for who, frames in recorded("recorded_broker")]
     return [(verb, message) for (peer, verb), message in recording if peer == role]
 
 
 def test_an_earlier_client_and_worker_are_served(broker: Broker) -> None:
-    """Each gets what it asked for, and no error; a chunk of then has the number that it has now."""
+    """Each request is answered without an error, and chunks have the same numbers as before."""
     chunks = 0
     messages: list[Command] = []
     calls: dict[str, str] = {}
     for name, frames in recorded("recorded"):
         peer, message = name.encode(), decode(frames)
-        if isinstance(message, Reply):  # the broker's message ids are of its own run
+        if isinstance(message, Reply):  # the broker makes new message ids
             chunk = broker.dispatched[chunks]
             assert message.outcome == f"chunk:{parse_headers(chunk.headers).chunk}"
             message, chunks = message._replace(request=chunk.id), chunks + 1
@@ -79,8 +81,8 @@ def test_an_earlier_client_and_worker_are_served(broker: Broker) -> None:
 
 
 def test_an_earlier_broker_serves_a_client(caplog: pytest.LogCaptureFixture) -> None:
-    """What the client sends is what it sent then, and each request has its answer and no error."""
-    (_, inform), *exchange = of("client")
+    """The client sends the same messages as recorded, and every request is answered."""
+    (_, inform), *exchange = messages_of("client")
     assert isinstance(inform, Inform)
     session = Features.parse(inform.features or "").session
     machine = ClientMachine(["broker"], session=session)
@@ -110,7 +112,7 @@ def test_an_earlier_broker_serves_a_client(caplog: pytest.LogCaptureFixture) -> 
     assert [each.id for each in requests.values() if each.error is not None] == []
     calls = [each for each in requests.values() if isinstance(each, PendingCall)]
     open_ = [each.name for each in requests.values() if not each.done]  # type: ignore[union-attr]
-    assert open_ == ["stream"], "the only one that its reader ends"
+    assert open_ == ["stream"], "only the reader ends a stream"
     ends = [row[1] for each in calls if each.name == "get" for row in each.answers]
     assert ends == ["succeeded"] * 4 + ["cancelled", "failed"]
     (stream,) = (each.answers for each in calls if each.name == "stream")
@@ -129,16 +131,16 @@ def call_of(message: Call) -> PendingCall:
 
 
 def test_an_earlier_broker_serves_a_worker(caplog: pytest.LogCaptureFixture) -> None:
-    """Each chunk that it sent goes to the pool and is answered as then, and all is let go of."""
-    (_, inform), *exchange = of("worker")
+    """The worker runs and answers each recorded chunk, and keeps nothing afterwards."""
+    (_, inform), *exchange = messages_of("worker")
     assert isinstance(inform, Inform)
     features = Features.parse(inform.features or "")
-    about = {"session": features.session, "name": features.name, "tasks": features.tasks}
-    world: Any = World(slots=1, **about)  # type: ignore[no-untyped-call]
+    inform_fields = {"session": features.session, "name": features.name, "tasks": features.tasks}
+    world: Any = World(slots=1, **inform_fields)  # type: ignore[no-untyped-call]
     world.manager.connected(world.now)
     (informed,) = world.out()
     assert isinstance(informed, Inform)
-    ids = {inform.id: informed.id}  # then -> now, of what the worker sends
+    ids = {inform.id: informed.id}  # recorded id -> new id, of the messages of the worker
     jobs: list[tuple[str, int]] = []
     with caplog.at_level(logging.WARNING):
         for verb, message in exchange:
@@ -161,14 +163,14 @@ def test_an_earlier_broker_serves_a_worker(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.records == []
 
 
-def answer(world: Any, then: Reply) -> str:
-    """Let the pool end a chunk as it did then; return the id of the REPLY, which says the same."""
-    number = int(str(then.outcome).partition(":")[2])
-    rows: Sequence[Any] = decode_outcomes(then.result)
+def answer(world: Any, reply_before: Reply) -> str:
+    """Let the pool report the recorded outcomes; return the id of the new, equal REPLY."""
+    number = int(str(reply_before.outcome).partition(":")[2])
+    rows: Sequence[Any] = decode_outcomes(reply_before.result)
     world.pool.waiting[0] -= len(rows)
-    event = JobsEnded(0, number, len(rows), 0.001 * len(rows), then.result)
+    event = JobsEnded(0, number, len(rows), 0.001 * len(rows), reply_before.result)
     world.manager.pool_events([event], world.now)
     (reply,) = (each for each in world.out() if isinstance(each, Reply))
-    assert (reply.request, reply.outcome) == (then.request, then.outcome)
+    assert (reply.request, reply.outcome) == (reply_before.request, reply_before.outcome)
     assert decode_outcomes(reply.result) == rows
     return reply.id
