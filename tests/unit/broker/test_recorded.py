@@ -163,14 +163,14 @@ def test_an_earlier_broker_serves_a_worker(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.records == []
 
 
-def answer(world: Any, reply_before: Reply) -> str:
+def answer(world: Any, recorded_reply: Reply) -> str:
     """Let the pool report the recorded outcomes; return the id of the new, equal REPLY."""
-    number = int(str(reply_before.outcome).partition(":")[2])
-    rows: Sequence[Any] = decode_outcomes(reply_before.result)
+    number = int(str(recorded_reply.outcome).partition(":")[2])
+    rows: Sequence[Any] = decode_outcomes(recorded_reply.result)
     world.pool.waiting[0] -= len(rows)
-    event = JobsEnded(0, number, len(rows), 0.001 * len(rows), reply_before.result)
+    event = JobsEnded(0, number, len(rows), 0.001 * len(rows), recorded_reply.result)
     world.manager.pool_events([event], world.now)
     (reply,) = (each for each in world.out() if isinstance(each, Reply))
-    assert (reply.request, reply.outcome) == (reply_before.request, reply_before.outcome)
+    assert (reply.request, reply.outcome) == (recorded_reply.request, recorded_reply.outcome)
     assert decode_outcomes(reply.result) == rows
     return reply.id
