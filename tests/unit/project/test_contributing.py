@@ -1,4 +1,4 @@
-"""What CONTRIBUTING says about the repository is so."""
+"""CONTRIBUTING describes the repository correctly."""
 
 from __future__ import annotations
 
