@@ -595,8 +595,8 @@ class Admission:
             else:
                 if owed:
                     self.waiters.receipts.pop(job_id, None)  # the receipt of an earlier REQUEST
-                tell = submission.wants_reply and not owed and peer.reads_rows
-                state.receipt(peer, submission.message_id, NO_REPLY if tell else None)
+                no_reply = submission.wants_reply and not owed and peer.reads_rows
+                state.receipt(peer, submission.message_id, NO_REPLY if no_reply else None)
 
     def _not_stored(
         self, submission: _Submission, i: int, job: JobRecord, write_result: WriteResult

@@ -150,7 +150,7 @@ class AccessControl:
                 handler(peer, message)
                 return
             if peer.grant.is_broker and kind in _REQUESTS and kind is not Inform:
-                raise ProtocolError("say INFORM with a sender first", code="inform-again")
+                raise ProtocolError("send INFORM with a sender first", code="inform-again")
             peer.grant.check_command(kind)
             check(peer, message, handler)
 

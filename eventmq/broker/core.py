@@ -368,7 +368,7 @@ class BrokerCore:
 
     def _heartbeat(self, peer: Peer, message: Heartbeat) -> None:
         if not peer.role:
-            self.state.error(peer, message.id, "inform-again", "say INFORM first")
+            self.state.error(peer, message.id, "inform-again", "send INFORM first")
         elif self.standby:
             return
         elif peer.session is not None and not peer.session.legacy and message.status is not None:
@@ -388,7 +388,7 @@ class BrokerCore:
             raise ProtocolError("an argument has a NUL character", code="bad-arguments")
         first = len(self.state.writes)
         handler(peer, message.id, arguments)
-        self.state.tell_refused(peer, message.id, first)
+        self.state.report_refused(peer, message.id, first)
 
     def _inform(self, peer: Peer, message: Inform) -> None:
         self.sessions.inform(peer, message)

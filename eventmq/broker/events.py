@@ -130,7 +130,7 @@ class EventFeed:
                 self.state.answer(peer, call, self._head(head))
 
         write = SealEvents(journal, sealed, self.state.now, JOURNAL_TIMEOUT)
-        self.state.write(write, settle, self.state.tell_undone(peer, call))
+        self.state.write(write, settle, self.state.report_undone(peer, call))
 
     def _head(self, head: EventLogHead) -> dict[str, Any]:
         return {"store": self.state.events_id, **head._asdict()}

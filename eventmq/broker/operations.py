@@ -127,7 +127,7 @@ class OperatorCalls:
             rows = [(i, "cancelled", old[i]) if i in old else _unaffected(i, affected) for i in ids]
             self.state.answer(peer, call, rows)
 
-        self.state.write(write, settle, self.state.tell_undone(peer, call))
+        self.state.write(write, settle, self.state.report_undone(peer, call))
 
     def cancel(self, job_id: str, reason: str) -> None:
         """Cancel a job on behalf of the broker itself."""
@@ -182,7 +182,7 @@ class OperatorCalls:
         self.state.write(
             ApplyToJobs(action, ids, self.audit(seqs=len(ids), act=act), attempts),
             settle,
-            self.state.tell_undone(peer, call),
+            self.state.report_undone(peer, call),
         )
 
     def _failed(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
@@ -206,7 +206,7 @@ class OperatorCalls:
             self.state.answer(peer, call, None)
 
         self.state.record(RecordOperation(act, queue))
-        self.state.write(Pause(queue, paused), settle, self.state.tell_undone(peer, call))
+        self.state.write(Pause(queue, paused), settle, self.state.report_undone(peer, call))
 
     def _accept_clock(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         """Accept the wall clock as it is now; the commit of this call stores it."""
@@ -359,7 +359,7 @@ class BulkOperations:
             logger.info("bulk operation %s begins: %s%s", bulk.id, what, by(act))
 
         self.state.record(RecordOperation(act, operation.queue, operation.task))
-        self.state.write(BeginBulkOperation(record), settle, self.state.tell_undone(peer, call))
+        self.state.write(BeginBulkOperation(record), settle, self.state.report_undone(peer, call))
 
     def _operation(self, arguments: Mapping[str, Any]) -> Operation:
         action = read_text(arguments, "action")

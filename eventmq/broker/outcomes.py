@@ -389,7 +389,7 @@ class Outcomes:
         if leased is None:
             self.state.counters["stale_outcomes"] += 1
             if session is None:
-                self.state.error(peer, message.id, "inform-again", "say INFORM first")
+                self.state.error(peer, message.id, "inform-again", "send INFORM first")
             return
         owner, lease, job = leased
         lease.jobs[0] = None

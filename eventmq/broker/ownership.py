@@ -65,8 +65,8 @@ COMEBACK = 0.5
 #: handed it over claims it again.
 HANDOVER = 5.0
 
-#: Seconds for which an owner may go on committing after its last beat that was seen, and seconds
-#: for which it may have stored no clocks before that beat, including the time that a claim takes.
+#: Seconds for which an owner may still commit after the last beat that this broker has seen, and
+#: seconds before that beat for which it may have stored no clocks, including the time of a claim.
 AFTER_BEAT, BEFORE_BEAT = 2.0, 30.0
 
 #: Seconds until the next try while the store cannot be reached: the first wait, and the longest.
@@ -111,7 +111,7 @@ class Watch:
         self.owns = 0
         #: Why the store cannot be used now, "" while it can.
         self.unavailable_reason = ""
-        #: The reasons that were logged since the store was last usable.
+        #: The reasons logged since the store was last usable.
         self._logged: set[str] = set()
         #: Time since which the beat has not changed although the owner could have committed.
         self._same_beat_since = 0.0
@@ -195,7 +195,7 @@ class Watch:
         return Passed(max(0.0, now - latest - AFTER_BEAT), now - earliest + BEFORE_BEAT)
 
     def _may_claim(self, row: LeaseRow, began: float) -> bool:
-        if row.owner == self._me:  # it has lost its connection, or the answer to its claim
+        if row.owner == self._me:  # it lost its connection, or the answer to its claim
             return True
         if not row.owner:
             return began >= self._yields_until
@@ -325,7 +325,7 @@ class Candidate:
 
     @property
     def info(self) -> OwnerInfo:
-        """The owner and the role of this broker, as peers are told."""
+        """The report of this broker to its peers: the owner, and its own role."""
         row, me = self.watch.row or LeaseRow(""), self._me
         if self.watch.owns:
             return OwnerInfo(row.epoch, ACTIVE, me.address, me.key, row.store_id)
@@ -343,7 +343,7 @@ def stand_by(
 
     Args:
         core: A core that has handled nothing yet; ``state.owner`` is set from now on.
-        unavailable_reason: Returns why the store cannot be used, for people; "" where it can.
+        unavailable_reason: Returns why the store cannot be used, as a readable text; "" if it can.
         forward: Relays the message of a peer to the owner; returns whether it could.
     """
     core.standby, state = True, core.state
@@ -378,7 +378,8 @@ def tell_peers(core: BrokerCore, info: OwnerInfo, old: BrokerCore | None = None)
     Args:
         core: The core of this broker; its later ACKs and HEARTBEATs name the owner too.
         info: The owner.
-        old: The core that ``core`` replaces, if it does; its peers are asked to inform again.
+        old: The core that ``core`` replaces, None if it replaces none; peers of the old core are
+            asked to inform again.
     """
     state = core.state
     state.owner, state.epoch, state.store_id = info, info.epoch, info.store_id
@@ -390,9 +391,9 @@ def tell_peers(core: BrokerCore, info: OwnerInfo, old: BrokerCore | None = None)
     state.continue_ids(old.state)
     for key, peer in old.state.peers.items():
         if peer.features is None or not peer.reads_errors:
-            continue  # a legacy peer notices by silence, as after a restart
+            continue  # a legacy peer notices the silence, as after a restart
         status = format_waiting(None, info if "owner" in peer.features.extensions else None)
         beat = Heartbeat(state.message_id(), f"{state.wall:.2f}", status)
-        text = "this broker began anew: say INFORM again"
+        text = "this broker has changed its role: send INFORM again"
         again = Error(state.message_id(), "", "inform-again", text)
         state.deferred_sends += [DeferredSend(key, each.frames()) for each in (beat, again)]

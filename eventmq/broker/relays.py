@@ -380,7 +380,7 @@ class Relays:
         """Close a relay; ask its peer to inform again and to repeat unanswered messages."""
         relay.link.close(0)
         if relay.informed and relay.key != SUBSCRIBE:
-            text = "the connection to the owner of the store was lost: say INFORM again"
+            text = "the connection to the owner of the store was lost: send INFORM again"
             error = Error(uuid.uuid4().hex, "", "inform-again", text)
             self._answer(relay.key, error.frames())
 
@@ -413,8 +413,8 @@ class Relays:
 def _without_actor(call: Call) -> Call:
     """Return a call without its argument ``actor``.
 
-    For peers without a key on another machine, whose actor is not believed. The owner cannot tell:
-    it sees the address of the standby, which may be on its own machine.
+    For peers without a key on another machine, whose actor is not trusted. The owner cannot decide
+    this: it sees the address of the standby, which may be on its own machine.
     """
     arguments = unpack(call.arguments, "the arguments")
     if not isinstance(arguments, dict) or "actor" not in arguments:

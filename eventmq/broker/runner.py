@@ -1,7 +1,7 @@
 """Runs a broker: the sockets, the store and the clock around `BrokerCore`, in one thread.
 
 A broker of a shared store has a `Candidate` (`eventmq.broker.ownership`). While it does not own the
-store, its core has no store: it registers peers and tells them who the owner is.
+store, its core has no store: it registers peers and reports the owner to them.
 
 In one tick the runner reads every readable message, decides, sends the messages that need no
 commit, commits once, settles, decides again about the effects of the commit, and sends the other

@@ -103,7 +103,7 @@ class ScheduleCalls:
             done()
 
         state.write(
-            PutSchedule(schedule, state.wall), settle, self.state.tell_undone(peer, message.id)
+            PutSchedule(schedule, state.wall), settle, self.state.report_undone(peer, message.id)
         )
 
     def _unschedule(
@@ -119,7 +119,7 @@ class ScheduleCalls:
             done()
 
         self.state.write(
-            RemoveSchedule(name, None), settle, self.state.tell_undone(peer, message.id)
+            RemoveSchedule(name, None), settle, self.state.report_undone(peer, message.id)
         )
 
     def _read(self, message: Message) -> Schedule:
@@ -214,7 +214,7 @@ class ScheduleCalls:
             done = [code == "done" for code in codes]
             self.state.answer(peer, call, {"done": done, "revision": self._revision})
 
-        self.state.write(SaveSchedules(rows, act), settle, self.state.tell_undone(peer, call))
+        self.state.write(SaveSchedules(rows, act), settle, self.state.report_undone(peer, call))
 
     def _row(self, row: Any) -> tuple[ScheduleRow, int | None]:
         """Return a checked row of ``schedules.save``."""
@@ -252,7 +252,7 @@ class ScheduleCalls:
             done, self._revision = write_result
             self.state.answer(peer, call, {"done": done, "revision": self._revision})
 
-        self.state.write(AdvanceSchedules(rows), settle, self.state.tell_undone(peer, call))
+        self.state.write(AdvanceSchedules(rows), settle, self.state.report_undone(peer, call))
 
     def _remove(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         name = arguments.get("name")
@@ -271,7 +271,7 @@ class ScheduleCalls:
             self.state.answer(peer, call, done)
 
         write = RemoveSchedule(name, version, act)
-        self.state.write(write, settle, self.state.tell_undone(peer, call))
+        self.state.write(write, settle, self.state.report_undone(peer, call))
 
     def _ran(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         name, job_id = read_text(arguments, "name"), read_text(arguments, "id")
@@ -288,7 +288,7 @@ class ScheduleCalls:
             task = parse_headers(job.headers).task
             write = RecordOperation(act, job.queue, task, name, job_id)
             done = partial(self.state.answer, peer, call)
-            self.state.write(write, done, self.state.tell_undone(peer, call))
+            self.state.write(write, done, self.state.report_undone(peer, call))
 
         self.state.write(FindJobs([job_id], 0), settle)
 

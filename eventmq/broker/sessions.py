@@ -271,7 +271,7 @@ class Sessions:
         """Handle a READY: a free slot of a legacy worker, the STATUS of any other."""
         session = peer.session
         if session is None:
-            self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
+            self.state.error(peer, message.id, "inform-again", "send INFORM as a worker first")
         elif session.legacy:
             session.full = False
             session.free += 1

@@ -83,7 +83,7 @@ class State:
     store_id: str = ""
     #: Id of the store in its events.
     events_id: str = ""
-    #: What peers are told about the owner of the store, None where no other broker can own it.
+    #: The report to peers about the owner of the store; None if no other broker can own it.
     owner: OwnerInfo | None = None
     #: Returns why a shared store cannot be used now, "" where it can; a standby sets it.
     unavailable_reason: Callable[[], str] = field(default=lambda: "")
@@ -239,11 +239,11 @@ class State:
         """Queue a write that nothing waits for, such as that of an event beside other writes."""
         self.write(write, lambda _: None)
 
-    def tell_undone(self, peer: Peer, request: str) -> Callable[[], None]:
-        """Return an ``undo`` for `write` that tells a peer why nothing was stored."""
+    def report_undone(self, peer: Peer, request: str) -> Callable[[], None]:
+        """Return an ``undo`` for `write` that sends a peer ERROR: nothing was stored."""
         return lambda: self.error(peer, request, *self.failure)
 
-    def tell_refused(self, peer: Peer, request: str, first: int) -> None:
+    def report_refused(self, peer: Peer, request: str, first: int) -> None:
         """Make writes without an ``undo`` send the peer an ERROR if the store refuses them.
 
         Args:

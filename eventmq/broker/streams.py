@@ -221,7 +221,7 @@ class Streams:
         """Handle parts, or progress; drop those of a delivery that is not leased."""
         session, outcome, job_id = peer.session, message.outcome or "", message.request or ""
         if session is None or session.legacy:
-            self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
+            self.state.error(peer, message.id, "inform-again", "send INFORM as a worker first")
         elif outcome.startswith(PART):
             if not self._receive(session, job_id, PartHead.parse(outcome), message):
                 self.state.error(peer, message.id, "inform-again", "parts before these are missing")

@@ -70,7 +70,7 @@ class OwnerInfo(NamedTuple):
     store_id: str = ""
 
     def address_beside(self, broker: str) -> str:
-        """Return the address of the owner, "" if ``broker``, which is not the owner, has it."""
+        """Return the address of the owner; "" if it is ``broker``, the address of a standby."""
         return "" if self.address == broker else self.address
 
     def format(self) -> str:
@@ -80,9 +80,9 @@ class OwnerInfo(NamedTuple):
 
     @classmethod
     def parse(cls, value: str) -> OwnerInfo | None:
-        """Read the value of the pair; return None if it is empty, which only names the extension.
+        """Read the value of the pair; return None if it is empty.
 
-        Parts after the fifth are ignored.
+        An empty value only announces the extension. Parts after the fifth are ignored.
 
         Raises:
             ProtocolError: The value is not as ``format`` writes it; the code is ``bad-features``.

@@ -97,7 +97,7 @@ class FakeBroker:
             self.peers.add(peer)
             return [(peer, Ack("b", message.id, self._features()).frames())]
         if peer not in self.peers:
-            return [(peer, Error("b", message.id, "inform-again", "say INFORM first").frames())]
+            return [(peer, Error("b", message.id, "inform-again", "send INFORM first").frames())]
         if self.owner is not None and self.owner.role == STANDBY and _needs_owner(message):
             return [(peer, no_owner("b", message.id, self.owner).frames())]
         match message:
