@@ -212,13 +212,13 @@ class EventLog:
 
     def _write(self, blocks: list[Block]) -> None:
         while blocks:
-            n, whole = 0, 0
-            for block in blocks:  # nearly always all of them
-                n, whole = n + len(block.ids), whole + 1
+            n, block_count = 0, 0
+            for block in blocks:  # nearly always all blocks
+                n, block_count = n + len(block.ids), block_count + 1
                 if n >= ROW_EVENTS:
                     break
-            remaining = blocks[whole:]
-            del blocks[whole:]
+            remaining = blocks[block_count:]
+            del blocks[block_count:]
             body = pack_blocks(blocks)
             self.store.insert("events", _EVENT_ROW, [(self._next, n, self._end, body)])
             self._end += len(body)
@@ -227,18 +227,18 @@ class EventLog:
 
     # Pruning
 
-    def _oldest(self, max_first: int, enough: int) -> tuple[int, int] | None:
+    def _oldest(self, max_first: int, sufficient: int) -> tuple[int, int] | None:
         """Return number and offset of the row up to which this commit may delete, None for none.
 
         Args:
             max_first: No row that begins after this number is deleted or returned.
-            enough: The offset up to which deleting suffices.
+            sufficient: The offset up to which deleting suffices.
         """
-        enough = min(enough, self._start + SLICE_BYTES)
+        sufficient = min(sufficient, self._start + SLICE_BYTES)
         first = offset = 0
         rows = self.store.scan("events", ("first", "offset"), le=(max_first,), limit=SLICE + 1)
         for first, offset in rows:  # noqa: B007 - used after the loop
-            if offset >= enough:
+            if offset >= sufficient:
                 break
         return (first, offset) if first > self._first else None
 

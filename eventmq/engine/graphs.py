@@ -29,7 +29,7 @@ from eventmq.engine.rows import (
     DamagedRow,
     damage_of,
     data_crc,
-    is_sound,
+    is_intact,
 )
 from eventmq.graph import COLLECTED, PAGED, TAKES, flags_of, paged, refs_of
 from eventmq.headers import parse_headers
@@ -145,20 +145,20 @@ class GraphWrites:
         return 0
 
     def admit(
-        self, write: AdmitGraph, find_taken: Callable[[Sequence[JobRecord]], str]
+        self, write: AdmitGraph, find_duplicate: Callable[[Sequence[JobRecord]], str]
     ) -> WriteResult | None:
         """Insert the jobs of a graph, all or none.
 
         Args:
             write: The graph.
-            find_taken: Returns the id of one of the jobs that is taken, or "".
+            find_duplicate: Returns the id of a job that is stored already, or "".
         """
         jobs = write.jobs
         if self.known(jobs[0].id):
             return WriteResult("same_id")
-        taken = find_taken(jobs)
-        if taken:
-            return WriteResult("same_id" if taken == jobs[0].id else "taken", taken)
+        duplicate = find_duplicate(jobs)
+        if duplicate:
+            return WriteResult("same_id" if duplicate == jobs[0].id else "taken", duplicate)
         tables, subqueues = self.tables, dict[tuple[str, str], int]()
         rows = []
         for job in jobs:
@@ -489,7 +489,7 @@ class StoredInputs:
         except UnicodeDecodeError as error:
             raise DamagedRow("a result in the input is damaged") from error
         for key, job, kind, data, crc in rows:
-            if not is_sound(crc, job, kind, data):
+            if not is_intact(crc, job, kind, data):
                 raise DamagedRow(f"the result of job {job}, an input, is damaged")
             results[key] = job, kind, data
         return results
@@ -588,7 +588,7 @@ class StoredInputs:
             return InputsPage(rows, 0)
         scan = self._store.scan("member_results", _LEAF, join, ge=(write.cursor,), le=(last,))
         for _, job, kind, data, crc in list(scan):
-            if not is_sound(crc, job, kind, data):
+            if not is_intact(crc, job, kind, data):
                 logger.error("the result of job %s, an input of job %s, is damaged", job, write.id)
                 return None
             rows.append((job, kind, data))
@@ -727,8 +727,8 @@ class Joins:
         keys = [join[0] for join in joins]
         if not keys:
             return
-        alone = [join[0] for join in joins if join[0] == join[4]]
-        jobs = {job.seq: job for job in self._waiting_jobs.blocked(alone)}
+        single = [join[0] for join in joins if join[0] == join[4]]
+        jobs = {job.seq: job for job in self._waiting_jobs.blocked(single)}
         opened = list({work.join_key for work in works if work.reason is None}.intersection(keys))
         rows = store.get("join_arguments", _ARGUMENTS, opened)
         arguments = {key: (packed, crc) for key, packed, crc in rows}

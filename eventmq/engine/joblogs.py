@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from eventmq.engine.rows import damage_of, data_crc, is_sound
+from eventmq.engine.rows import damage_of, data_crc, is_intact
 from eventmq.job import JobState
 from eventmq.store.reads import KeptLog
 
@@ -89,7 +89,7 @@ class JobLogs:
         for attempt, at, until, crc, body in self.tables.scan("job_logs", columns, (write.id,)):
             if until and until + keeper.spared(at) <= keeper.now:
                 continue
-            if not is_sound(crc, write.id, str(attempt), body):
+            if not is_intact(crc, write.id, str(attempt), body):
                 body = f"[{damage_of(write.id)}]\n".encode()  # noqa: PLW2901
             logs.append(KeptLog(attempt, at, body))
         return logs

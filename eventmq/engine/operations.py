@@ -102,10 +102,10 @@ class OperatorWrites:
             if row is None:
                 continue
             state = row.job.state
-            is_sound = write.action != "retry" or not row.job.damaged
+            is_usable = write.action != "retry" or not row.job.damaged
             cancel = write.action == "cancel"
             has_state = state not in TERMINAL if cancel else state is JobState.FAILED
-            if is_sound and has_state and attempt in {None, row.job.attempt}:
+            if is_usable and has_state and attempt in {None, row.job.attempt}:
                 jobs[job_id] = row.job
             else:
                 unaffected[job_id] = state.value

@@ -49,7 +49,7 @@ __all__ = [
     "Tables",
     "damage_of",
     "data_crc",
-    "is_sound",
+    "is_intact",
     "job_prefix",
     "label_of",
     "outcome_crc",
@@ -315,7 +315,7 @@ class Tables:
         if name is None:
             if len(self._name_of) > _CACHED:
                 self._name_of.clear()
-            for (name,) in self.store.get(table, ("name",), [_whole(key)]):
+            for (name,) in self.store.get(table, ("name",), [_int_or_zero(key)]):
                 self._name_of[table, key] = name
         return name
 
@@ -390,9 +390,9 @@ class Tables:
         except (EventMQError, ValueError, AttributeError):
             headers = ""
         job = JobRecord(
-            shown(row[1]), self._queue_names.get(_whole(row[2]), _NO_QUEUE), headers, body,
-            row[0], _whole(row[3]), _STATES.get(_whole(row[4]), JobState.QUEUED), _whole(row[5]),
-            _whole(row[6]), damaged=True,
+            shown(row[1]), self._queue_names.get(_int_or_zero(row[2]), _NO_QUEUE), headers, body,
+            row[0], _int_or_zero(row[3]), _STATES.get(_int_or_zero(row[4]), JobState.QUEUED),
+            _int_or_zero(row[5]), _int_or_zero(row[6]), damaged=True,
         )  # fmt: skip
         logger.error(
             "job %s, number %d, is damaged in the store: run eventmq fsck", job.id, job.seq
@@ -416,7 +416,7 @@ class Tables:
         *job, at, content_type, result, started, run_time, worker, crc, head = row
         record = self.job(tuple(job))
         record.state = JobState.FAILED
-        if not _is_sound(crc, head, content_type, result):
+        if not _is_intact_outcome(crc, head, content_type, result):
             content_type, result = ERROR_TYPE, _error(f"{damage_of(record.id)}, its error included")
         return JobRow(record, at, content_type, result, started, run_time, self.name(worker))
 
@@ -449,7 +449,7 @@ class Tables:
         """Return a failure that replaces an outcome whose row is damaged."""
         text = damage_of(job_id)
         logger.error("%s: run eventmq fsck", text)
-        name = self._queue_names.get(_whole(queue), _NO_QUEUE)
+        name = self._queue_names.get(_int_or_zero(queue), _NO_QUEUE)
         job = JobRecord(job_id, name, _headers(label), b"", state=JobState.FAILED, damaged=True)
         return JobRow(job, 0.0, ERROR_TYPE, _error(text))
 
@@ -520,14 +520,14 @@ def _error(text: str) -> bytes:
     return encode_error(RemoteError("eventmq.errors.StoreError", text))
 
 
-def _is_sound(crc: Any, head: Any, content_type: Any, result: Any) -> bool:
+def _is_intact_outcome(crc: Any, head: Any, content_type: Any, result: Any) -> bool:
     try:
         return bool(crc == data_crc(head, content_type, result))
     except (TypeError, AttributeError, OverflowError):
         return False
 
 
-def _whole(value: Any) -> int:
+def _int_or_zero(value: Any) -> int:
     return value if type(value) is int else 0
 
 
@@ -586,7 +586,7 @@ def data_crc(head: int, kind: str, data: bytes) -> int:
     return crc32(data, crc32(kind.encode(), head))
 
 
-def is_sound(crc: int, job_id: str, kind: str, data: bytes) -> bool:
+def is_intact(crc: int, job_id: str, kind: str, data: bytes) -> bool:
     """Return whether the checksum of an error or member result of a job is right."""
     try:
         return crc == data_crc(crc32(job_id.encode()), kind, data)

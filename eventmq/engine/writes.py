@@ -21,7 +21,7 @@ from eventmq.engine.rows import (
     WRONG_CHECKSUM,
     damage_of,
     data_crc,
-    is_sound,
+    is_intact,
     job_prefix,
     label_of,
     outcome_prefix,
@@ -109,7 +109,7 @@ _LIMITER = ("task", "key", "tokens", "updated", "period")
 
 def _error(job_id: str, content_type: str, error: bytes, crc: int) -> tuple[str, bytes]:
     """Return content type and error of an attempt; an error that says so if that is damaged."""
-    if is_sound(crc, job_id, content_type, error):
+    if is_intact(crc, job_id, content_type, error):
         return content_type, error
     text = f"{damage_of(job_id)}: the error of this attempt is lost"
     return ERROR_TYPE, encode_error(RemoteError("eventmq.errors.StoreError", text))
@@ -273,9 +273,9 @@ class Writes:
                 id_crc ^ prefix, subqueue,
             ))  # fmt: skip
         self.highest_id = highest
-        taken = self.store.insert_new("jobs", _NEW_JOB, rows) if rows else ()
-        if taken:
-            self._refuse_taken([rows[position] for position in taken], jobs, refused)
+        duplicates = self.store.insert_new("jobs", _NEW_JOB, rows) if rows else ()
+        if duplicates:
+            self._refuse_duplicates([rows[position] for position in duplicates], jobs, refused)
         self._count_admitted(jobs, refused, keyed)
         if keyed:
             refused |= self.unique.admit({i: jobs[i] for i in keyed}, write.running)
@@ -309,19 +309,19 @@ class Writes:
         """Insert the jobs of a graph, all or none."""
         if self.refuse:
             return WriteResult("full", "the disk is nearly full")
-        return self.graphs.admit(write, self._find_taken)
+        return self.graphs.admit(write, self._find_duplicate)
 
-    def _find_taken(self, jobs: Sequence[JobRecord]) -> str:
+    def _find_duplicate(self, jobs: Sequence[JobRecord]) -> str:
         """Return the id of a job that exists or existed, "" if all are new; update `highest_id`."""
         horizon, window_end = id_horizon(self.wall), id_horizon(self.wall + self.dedupe_window)
         ids, highest = self._unproven(jobs, self.highest_id, horizon)
-        taken = self._ended_states(ids).keys() | {
+        duplicates = self._ended_states(ids).keys() | {
             job_id for (job_id,) in self.store.get("jobs", ("id",), ids, by="jobs_id")
         }
-        if not taken:
+        if not duplicates:
             self.future_ids.update(job_id for job_id in ids if horizon <= job_id < window_end)
             self.highest_id = highest
-        return next((job_id for job_id in ids if job_id in taken), "")
+        return next((job_id for job_id in ids if job_id in duplicates), "")
 
     def _unproven(
         self, jobs: Sequence[JobRecord], highest: str, horizon: str
@@ -360,7 +360,7 @@ class Writes:
             delayed = n if state is JobState.DELAYED else 0
             self.tables.count(self.tables.queue_id(queue), n - delayed, delayed)
 
-    def _refuse_taken(
+    def _refuse_duplicates(
         self,
         rows: Sequence[tuple[Any, ...]],
         jobs: Sequence[JobRecord],

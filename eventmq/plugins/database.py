@@ -620,7 +620,7 @@ class SqliteRows:
     def __init__(self, db: apsw.Connection, tables: Iterable[Table]) -> None:
         self.db = db
         self.schema = Schema(tables)
-        self._sound = Statements(self.schema)
+        self._undamaged = Statements(self.schema)
         self._damaged = Statements(self.schema, _readable)
         self._texts = _StatementCache()
         add_function(db, "as_text", as_text)
@@ -652,15 +652,15 @@ class SqliteRows:
         """Insert rows that do not exist yet; return the positions of the others."""
         db, sql = self.db, self._texts[_insertion, "INSERT OR IGNORE", table, tuple(columns)]
         db.execute("SAVEPOINT inserted")
-        taken: list[int] = []
+        existing: list[int] = []
         if change_many(db, sql, rows) < len(rows):
             db.execute("ROLLBACK TO inserted")
             for position, row in enumerate(rows):
                 db.execute(sql, row)
                 if not db.changes():
-                    taken.append(position)
+                    existing.append(position)
         db.execute("RELEASE inserted")
-        return taken
+        return existing
 
     def put(self, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
         """Insert rows; each replaces the row with the same key."""
@@ -712,7 +712,7 @@ class SqliteRows:
     ) -> None:
         """Delete the rows of a scan."""
         bounds = len(gt), len(ge), len(lt), len(le)
-        sql = self._texts[self._sound.delete_range, index, len(prefix), bounds]
+        sql = self._texts[self._undamaged.delete_range, index, len(prefix), bounds]
         self.db.execute(sql, (*prefix, *gt, *ge, *lt, *le))
 
     # Reading
@@ -731,7 +731,7 @@ class SqliteRows:
             return []
         width = len(keys[0]) if type(keys[0]) is tuple else 1
         many = len(keys) >= _MANY and width == 1
-        texts = self._damaged if damaged else self._sound
+        texts = self._damaged if damaged else self._undamaged
         sql = self._texts[self._selection, texts, by or table, 0 if many else width, tuple(columns)]
         db = self.db
         if not many:
@@ -772,7 +772,7 @@ class SqliteRows:
     ) -> Iterator[tuple[Any, ...]]:
         """Return rows in the order of an index: a cursor."""
         bounds = len(gt), len(ge), len(lt), len(le)
-        texts = self._damaged if damaged else self._sound
+        texts = self._damaged if damaged else self._undamaged
         flags = limit is not None, descending
         sql = self._texts[_scan, texts, (index, tuple(columns), len(prefix), bounds), flags]
         values = (*prefix, *gt, *ge, *lt, *le)
@@ -804,12 +804,12 @@ class SqliteRows:
 
     def _heads(self, name: str, width: int, columns: Sequence[str], descending: bool) -> str:  # noqa: FBT001
         table, _ = self.schema.index(name)
-        text = _scan(self._sound, (name, ("rowid",), width, (0, 0, 0, 0)), (True, descending))
+        text = _scan(self._undamaged, (name, ("rowid",), width, (0, 0, 0, 0)), (True, descending))
         for position in range(2, width + 2):
             text = text.replace("?", f"column{position}", 1)
         marks = ", ".join(f"({position}{', ?' * width})" for position in range(_AT_ONCE))
         return (
-            f"SELECT {self._sound.columns(table, columns)}, column1 FROM (VALUES {marks}) "
+            f"SELECT {self._undamaged.columns(table, columns)}, column1 FROM (VALUES {marks}) "
             f"CROSS JOIN {quote(table.name)} AS h ON h.rowid = ({text.replace('?', '1')})"
         )
 
@@ -834,7 +834,7 @@ class SqliteRows:
             else f"length(CAST({quote(name)} AS BLOB))"
             for name in columns
         )
-        where = self._sound.where(declaration, len(prefix), bounds)
+        where = self._undamaged.where(declaration, len(prefix), bounds)
         sql = f"SELECT count(*), coalesce(sum({size or 0}), 0) FROM {quote(table.name)}{where}"
         count, total = first_row(self.db, sql, (*prefix, *gt, *ge, *lt, *le))
         return count, total

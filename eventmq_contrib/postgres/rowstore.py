@@ -277,13 +277,13 @@ class PostgresRows:
         sql, records = self._insertion("INSERT NEW", table, columns)
         key = _getter([columns.index(name) for name in self._identity(table, columns)])
         inserted = {row for packed in records.arrays(rows) for row in self.ask(sql, [packed])}
-        taken = []
+        existing = []
         for position, row in enumerate(rows):
             if key(row) in inserted:
                 inserted.remove(key(row))
             else:
-                taken.append(position)
-        return taken
+                existing.append(position)
+        return existing
 
     def _identity(self, table: str, columns: Sequence[str]) -> Sequence[str]:
         """Return the columns of the primary key and of all unique indexes."""
@@ -495,13 +495,13 @@ class PostgresRows:
         """Return the first row, or the last one, for each prefix of an index."""
         first: list[tuple[Any, ...] | None] = [None] * len(prefixes)
         widths: dict[int, list[int]] = {}
-        for place, prefix in enumerate(prefixes):
-            widths.setdefault(len(prefix), []).append(place)
-        for width, places in widths.items():
+        for position, prefix in enumerate(prefixes):
+            widths.setdefault(len(prefix), []).append(position)
+        for width, positions in widths.items():
             sql, kinds = self._heads(index, columns, width, descending=descending)
-            values = [places, *zip(*(prefixes[place] for place in places), strict=True)]
+            values = [positions, *zip(*(prefixes[n] for n in positions), strict=True)]
             arrays = map(pack_array, kinds, values)
-            self.send(sql, list(arrays), partial(self._place, first))
+            self.send(sql, list(arrays), partial(self._fill_heads, first))
         if prefixes:
             self._trip()
         return first
@@ -516,11 +516,11 @@ class PostgresRows:
             text = self._statements.scan(
                 index, columns, width, (0, 0, 0, 0), limited=False, descending=descending
             )
-            for place in range(width):
-                text = text.replace("?", f"p.p{place}", 1)
+            for column in range(width):
+                text = text.replace("?", f"p.p{column}", 1)
             kinds = ["integer", *self._kinds(index, width, ())]
             arrays = ", ".join(f"${n}::{SQL_TYPES[kind]}[]" for n, kind in enumerate(kinds, 1))
-            listed = ", ".join(f"p{place}" for place in range(width))
+            listed = ", ".join(f"p{column}" for column in range(width))
             sql = (
                 f"SELECT p.place, h.* FROM unnest({arrays}) AS p(place{listed and ', '}{listed}) "
                 f"CROSS JOIN LATERAL ({text} LIMIT 1) AS h"
@@ -528,9 +528,9 @@ class PostgresRows:
             cached = self._texts[key] = sql, kinds
         return cached
 
-    def _place(self, first: list[tuple[Any, ...] | None], result: Any) -> None:
-        for place, *row in self.pipeline.rows(result):
-            first[place] = tuple(row)
+    def _fill_heads(self, first: list[tuple[Any, ...] | None], result: Any) -> None:
+        for position, *row in self.pipeline.rows(result):
+            first[position] = tuple(row)
 
     def measure(
         self,

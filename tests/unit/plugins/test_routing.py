@@ -163,8 +163,8 @@ def test_sticky_skips_a_worker_with_more_than_its_share():
 def test_sticky_bounds_no_worker_that_is_less_than_half_full():
     """A single key stays with the worker whose caches are warm."""
     strategy = routing.Sticky(routing.Options(bound=1.0))
-    ranks, some = loads(strategy, "k", first=(4, 3))
-    assert strategy.prefer("q", "k", some, 10.0) == ranks["first"]
+    ranks, views = loads(strategy, "k", first=(4, 3))
+    assert strategy.prefer("q", "k", views, 10.0) == ranks["first"]
 
 
 def test_sticky_keeps_a_limited_number_of_entries(monkeypatch):

@@ -252,9 +252,9 @@ class LoopMonitor:
                 step[0], now - step[1],
             )  # fmt: skip
 
-    def measure(self, due: float, now: float) -> None:
+    def measure(self, expected_at: float, now: float) -> None:
         """Measure how late the loop is. Called in its thread."""
-        self.lag = max(0.0, now - due)
+        self.lag = max(0.0, now - expected_at)
         if self.lag > BLOCKED_AFTER:
             _log.debug("the event loop was %.0f ms late", self.lag * 1000)
 
@@ -404,9 +404,9 @@ class AsyncioPool:
         if remaining:
             await asyncio.wait(remaining, timeout=END_TIMEOUT)
 
-    def _measure(self, due: float) -> None:
+    def _measure(self, expected_at: float) -> None:
         now = self._loop.time()
-        self.monitor.measure(due, now)
+        self.monitor.measure(expected_at, now)
         self._loop.call_at(now + LAG_EVERY, self._measure, now + LAG_EVERY)
 
     def stop(self, grace: float) -> None:

@@ -95,7 +95,7 @@ class LogEnd(NamedTuple):
     Attributes:
         frames: Number of frames that SQLite reads.
         beyond: Number of commits that end in the frames after these.
-        header: Whether the header of the log is sound.
+        header: Whether the header of the log is valid.
     """
 
     frames: int
@@ -141,7 +141,7 @@ def _log_end(log: int, frames: int) -> LogEnd:
     header, size = os.pread(log, _HEADER, 0), os.fstat(log).st_size
     if len(header) < _HEADER:
         return LogEnd(0, 0)
-    if not _is_sound(header):
+    if not _is_valid_header(header):
         return LogEnd(0, 0, header=size < _HEADER + _FRAME)
     return LogEnd(frames, _commits(log, header, frames, size))
 
@@ -193,7 +193,7 @@ def busy_timeout(db: apsw.Connection, seconds: float) -> Iterator[None]:
         set_busy_timeout(db, BUSY_TIMEOUT)
 
 
-def _is_sound(header: bytes) -> bool:
+def _is_valid_header(header: bytes) -> bool:
     """Return whether the checksum in the header of a log is right ("Checksum Algorithm")."""
     magic, *_ = struct.unpack(">I", header[:4])
     order = _MAGIC.get(magic)

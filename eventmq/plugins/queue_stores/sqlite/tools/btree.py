@@ -235,8 +235,8 @@ class _Node:
 def _page_size(data: bytes | mmap) -> int:
     size = int.from_bytes(data[16:18], "big")
     size = _MAX_SIZE if size == 1 else size
-    sound = _MIN_SIZE <= size <= _MAX_SIZE and size & (size - 1) == 0
-    return size if sound else _DEFAULT_SIZE
+    valid = _MIN_SIZE <= size <= _MAX_SIZE and size & (size - 1) == 0
+    return size if valid else _DEFAULT_SIZE
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

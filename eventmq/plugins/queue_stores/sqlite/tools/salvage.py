@@ -415,10 +415,10 @@ class _Salvage:
         for number, values in self._rows(file, "events"):
             count, body = (values[1], values[-1]) if len(values) > 3 else (0, b"")  # noqa: PLR2004 - its columns
             try:
-                sound = sum(len(block.ids) for block in unpack_blocks(body)) == count
+                valid = sum(len(block.ids) for block in unpack_blocks(body)) == count
             except (EventMQError, TypeError, ValueError):
-                sound = False
-            if sound:
+                valid = False
+            if valid:
                 blocks[number] = count, body
             else:
                 self._record_loss("events", f"row {number}", "it cannot be read")
