@@ -290,7 +290,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         assert self.claim(store, size=10) == ([first.id], True)
 
     def test_promote_queues_jobs_whose_time_has_come(self, store: QueueStore) -> None:
-        """Their order is by time, up to the limit; the result has the time of the next delayed job."""
+        """They are ordered by time; the write result has the time of the next delayed job."""
         jobs = [self.delayed(countdown) for countdown in (30.0, 10.0, 20.0, 40.0)]
         self.commit(store, Admit(jobs))
         now = self.clock.now()

@@ -350,7 +350,7 @@ class GraphTests(StoreHarness):
         return self.commit(store, ReadInputs(job.id, 0, 1))[0] is not None
 
     def test_inputs_that_are_too_large_become_ids(self) -> None:
-        """The ids are in order, with a flag in the headers; results are kept although the ttl is 0."""
+        """The ids are in order, with a flag in the headers; results are kept despite a ttl of 0."""
         store, members, [consumer] = self.chord()
         assert _parts(consumer) == (b"b", [job.id for job in members])
         assert PAGED in flags_of(consumer.headers)
