@@ -1,4 +1,4 @@
-"""The app of the first page, for the containers beside it: put your own in its place."""
+"""The app of the quickstart, for the containers in this folder: replace it by your own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A client of the Majordomo draft 0.1 that knows nothing of EventMQ: it needs pyzmq only.
+"""A client of the Majordomo draft 0.1, without EventMQ: it needs only pyzmq.
 
-It sends a request to ``eventmq gateway majordomo``, again if there is no answer, and prints each
-part of the reply. Run it as::
+It sends a request to ``eventmq gateway majordomo``, repeats it if there is no answer, and prints
+each part of the reply. Run it as::
 
     python majordomo_client.py tcp://127.0.0.1:47281 upper hello world
 """
@@ -26,9 +26,9 @@ class Client:
     """A client; any number of requests may be in flight.
 
     Args:
-        address: Of the gateway's port for clients.
-        identity: Of this client. With one of its own it gets replies also after a restart of the
-            gateway, and may repeat a request: the repeat joins the first.
+        address: Address of the gateway for clients.
+        identity: Identity of this client. With one it also gets replies after a restart of the
+            gateway, and may repeat a request without another execution.
     """
 
     def __init__(self, address: str, identity: str = "") -> None:
@@ -43,7 +43,7 @@ class Client:
         """Send a request; yield whether a part is the last one, and its frames.
 
         Args:
-            service: Who is asked.
+            service: Name of the service.
             *body: The frames of the request.
             timeout: Seconds to wait for the end of the reply.
             again: Seconds without an answer after which the request is sent again.

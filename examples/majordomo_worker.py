@@ -1,7 +1,7 @@
-"""A worker of the Majordomo draft 0.1 that knows nothing of EventMQ: it needs pyzmq only.
+"""A worker of the Majordomo draft 0.1, without EventMQ: it needs only pyzmq.
 
-It registers one service with ``eventmq gateway majordomo``, does one request at a time, and
-registers again when it hears nothing. Run it as::
+It registers one service with ``eventmq gateway majordomo``, answers one request at a time, and
+registers again when the gateway is silent. Run it as::
 
     python majordomo_worker.py tcp://127.0.0.1:47280 upper
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 NAME = b"MDPW02"
 READY, REQUEST, PARTIAL, FINAL, DISCONNECT = b"\x01", b"\x02", b"\x03", b"\x04", b"\x06"
 
-#: Seconds between two pings, and of silence after which the gateway is gone.
+#: Seconds between two pings, and seconds of silence after which the gateway counts as lost.
 INTERVAL, GONE = 2.5, 10.0
 
-#: Frames of the shortest REQUEST.
+#: Minimum number of frames of a REQUEST.
 REQUEST_FRAMES = 6
 
 
@@ -34,8 +34,8 @@ class Worker:
     """One worker of one service.
 
     Args:
-        address: Of the gateway's port for workers.
-        service: Its name.
+        address: Address of the gateway for workers.
+        service: Name of the service.
         work: Called with the list of frames of a request; yields the frames of the reply's parts,
             the last of which is the end.
         interval: Seconds between two pings.
@@ -62,7 +62,7 @@ class Worker:
             self._serve()
 
     def _register(self) -> None:
-        """Begin a new conversation on a new socket."""
+        """Connect a new socket and register."""
         if self._socket is not None:
             self._socket.close(0)
         self._socket = self._context.socket(zmq.DEALER)
@@ -74,7 +74,7 @@ class Worker:
         self._socket.send_multipart([NAME, *frames])
 
     def _serve(self) -> None:
-        """Answer requests until the gateway sends us away, or is silent for too long."""
+        """Answer requests until the gateway disconnects the worker, or is silent for too long."""
         assert self._socket is not None  # noqa: S101 - `_register` made it
         heard = time.monotonic()
         pinged = heard

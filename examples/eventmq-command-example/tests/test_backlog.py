@@ -1,4 +1,4 @@
-"""The command, as the program runs it, against a broker in a thread of this process."""
+"""The command, run like the program does, against a broker in a thread of this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eventmq_command_example.command import backlog
 
 
 class TestBacklog(CommandSuite):
-    """It is a command as the others are."""
+    """It fulfils the contract of commands."""
 
     def make(self):
         """Return the command."""
@@ -49,7 +49,7 @@ def broker():
 
 @pytest.fixture
 def run():
-    """Call it with the arguments of the command."""
+    """Return a function of the arguments of the command."""
     group = click.Group("eventmq")
     plugin.eventmq_add_commands(group)
 

@@ -65,7 +65,7 @@ class TestContract(ResultBackendSuite):
 
 
 def test_a_reference_cannot_leave_the_path(server) -> None:
-    """It came over the wire: a broker must not choose what is fetched."""
+    """It came over the wire: a broker must not choose another URL."""
     server.files["/secrets"] = b"secret", 2000.0
     with pytest.raises(ResultUnavailable, match="404"):
         http.HttpResults(http.Options(url(server), token="secret")).get(b"../secrets")

@@ -1,4 +1,4 @@
-"""The command ``eventmq backlog``: which queues are behind."""
+"""The command ``eventmq backlog``: lists queues with waiting jobs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ COLUMNS = ("name", "waiting", "running", "workers")
 
 
 @click.command(cls=Command, exits={FAILED: "a queue has too many jobs waiting", NO_BROKER: ""})
-@click.option("--most", type=click.IntRange(0), metavar="N", help="Fail above so many jobs.")
+@click.option(
+    "--most", type=click.IntRange(0), metavar="N", help="Fail if a queue has more waiting jobs."
+)
 @takes_json
 @takes_target
 def backlog(target: Target, *, most: int | None, as_json: bool) -> int:
-    """List the queues in which jobs wait, the longest first.
+    """List the queues with waiting jobs, the longest first.
 
-    With --most it fails where a queue has more of them.
+    With --most it fails if a queue has more of them.
     """
     with target.asking() as app:
         queues = [queue for queue in app.ask("queues") if queue["waiting"]]

@@ -1,17 +1,17 @@
-"""The protocol without sockets: bytes go in, requests come out."""
+"""The protocol without sockets: parses bytes into requests."""
 
 from __future__ import annotations
 
 
 class Lines:
-    """One connection: cuts bytes into lines of words.
+    """One connection: splits bytes into lines of words.
 
     Args:
-        limit: Bytes of the longest line.
+        limit: Maximum bytes of a line.
 
     Attributes:
-        requests: The lines that were received, as lists of words.
-        broken: A line was too long: the connection must end.
+        requests: The received lines, as lists of words.
+        broken: Whether a line was too long, so that the connection must end.
     """
 
     def __init__(self, limit: int) -> None:
@@ -21,7 +21,7 @@ class Lines:
         self._limit = limit
 
     def receive(self, data: bytes) -> None:
-        """Take bytes as they came; those with a line that is too long are dropped."""
+        """Receive bytes; bytes with a line that is too long are dropped."""
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         self.broken = max(map(len, [*lines, self._buffer])) > self._limit
         if not self.broken:

@@ -1,7 +1,7 @@
 """The hooks of this plugin: the gateway ``lines``, and its option on the command line.
 
 The module imports only EventMQ and the standard library at its top: every program that finds this
-plugin imports it. What the gateway needs is imported when it is made.
+plugin imports it. The modules of the gateway are imported when it is made.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
 def eventmq_command_options() -> Mapping[str, Sequence[CommandOption]]:
     """Provide ``eventmq gateway lines --max-line``."""
     longest = CommandOption(
-        name="max_line", metavar="BYTES", minimum=1, help="The longest line that is read."
+        name="max_line", metavar="BYTES", minimum=1, help="Maximum bytes of a line."
     )
     return {"lines": [longest]}

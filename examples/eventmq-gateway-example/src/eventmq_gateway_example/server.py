@@ -24,8 +24,8 @@ class LineOptions:
 
     Attributes:
         bind: ``tcp://host:port``.
-        insecure: Other machines may reach the address.
-        max_line: Bytes of the longest line.
+        insecure: Whether other machines may reach the address.
+        max_line: Maximum bytes of a line.
     """
 
     bind: str = "tcp://127.0.0.1:7000"
@@ -37,7 +37,7 @@ class LineGateway:
     """A gateway.
 
     Args:
-        app: Its tasks are what lines call.
+        app: App whose tasks lines can call.
         options: Address and limits.
     """
 
@@ -48,10 +48,10 @@ class LineGateway:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
-    # The contract
+    # Gateway
 
     def start(self) -> Sequence[str]:
-        """Bind and serve; return the real address."""
+        """Bind and serve; return the bound address."""
         check_reach(self._options.bind, insecure=self._options.insecure)
         self._thread.start()
         try:
@@ -61,7 +61,7 @@ class LineGateway:
             raise BindError(f"cannot bind {self._options.bind}: {error}") from error
 
     def running(self) -> bool:
-        """Return whether it serves."""
+        """Return whether the server runs."""
         return self._server is not None and self._thread.running()
 
     def stop(self, grace: float) -> None:

@@ -1,8 +1,7 @@
 """Queue order ``lottery``: each queue has as many tickets as its weight, and one is drawn.
 
 In the long run a queue of weight 40 gets four times the jobs of one of weight 10, as with the order
-``weighted-fair``, and nothing needs to be remembered (Waldspurger and Weihl, "Lottery Scheduling",
-1994).
+``weighted-fair``, but without any state (Waldspurger and Weihl, "Lottery Scheduling", 1994).
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What the settings may say in ``[eventmq.plugins.lottery]``."""
+    """Options in the settings, in ``[eventmq.plugins.lottery]``."""
 
     seed: int | None = option(None, "Makes the draws repeatable.")
-    least: int = option(1, "Tickets that a queue has at least, whatever its weight.", ge=1)
+    least: int = option(1, "Minimum number of tickets of a queue, with any weight.", ge=1)
 
 
 class Lottery:
-    """The order; the broker has one for each session of a worker, in one thread."""
+    """The order; the broker makes one for each session of a worker, and uses it in one thread."""
 
     def __init__(self, options: Options) -> None:
         self._random = Random(options.seed)
@@ -40,7 +39,7 @@ class Lottery:
         return self._random.choices(queues, tickets)[0][1]
 
     def charge(self, queue: str, weight: int, jobs: int) -> None:
-        """Do nothing: what a queue got before does not count."""
+        """Do nothing: earlier jobs of a queue do not count."""
 
 
 def make_order(context: PluginContext) -> QueueOrder:

@@ -1,7 +1,7 @@
-"""Result backend ``http``: results are put to a web server, and got from there.
+"""Result backend ``http``: stores results on a web server.
 
-The server takes ``PUT`` and ``GET`` below one path, as WebDAV servers and object stores do, and
-removes a result after the seconds that the header ``X-Expires-In`` says.
+The server accepts ``PUT`` and ``GET`` below one path, as WebDAV servers and object stores do, and
+removes a result after the seconds in the header ``X-Expires-In``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
     from eventmq.sdk import Factory, PluginContext, ResultBackend
 
-#: What a server answers where it does not take a body of that length.
+#: Status codes of a server that refuses a body of that length.
 TOO_LARGE = 413
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the settings may say in ``[eventmq.plugins.http]``."""
+    """Options in the settings, in ``[eventmq.plugins.http]``."""
 
-    url: str = option(doc="Where results are: the setting result_backend itself.")
+    url: str = option(doc="URL of the results: the setting result_backend itself.")
     token: str = option("", "Sent as a bearer token.")
-    timeout: float = option(10.0, "Seconds that the server has to answer.", gt=0)
+    timeout: float = option(10.0, "Seconds within which the server must answer.", gt=0)
 
 
 class HttpResults:
-    """The backend. Thread-safe: it keeps nothing."""
+    """The backend. Thread-safe: it has no state."""
 
     inline = False  # the bytes do not travel with the worker's reply
     local = False  # any process can get them
@@ -43,16 +43,16 @@ class HttpResults:
         self._headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
 
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
-        """Put a result; the reference is the job's id, so doing it again changes nothing."""
+        """Put a result; the reference is the job's id, so a repetition changes nothing."""
         self._call(job_id, "PUT", data, X_Expires_In=str(ttl))
         return job_id.encode()
 
     def get(self, reference: bytes) -> bytes:
-        """Get the bytes of a reference. It came over the wire, so all of it is quoted."""
+        """Get the bytes of a reference, which is quoted since it came over the wire."""
         return self._call(reference.decode(errors="replace"), "GET")
 
     def close(self) -> None:
-        """Do nothing: no connection is kept."""
+        """Do nothing: there is no open connection."""
 
     def _call(self, job_id: str, method: str, data: bytes | None = None, **more: str) -> bytes:
         place = f"{self._options.url.rstrip('/')}/{quote(job_id, safe='')}"

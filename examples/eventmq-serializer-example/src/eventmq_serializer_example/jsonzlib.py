@@ -1,6 +1,6 @@
 """Serializer ``json-zlib``: JSON, compressed where that makes it shorter.
 
-The first byte says which: ``j`` for plain JSON, ``z`` for zlib (RFC 1950).
+The first byte is the format: ``j`` for plain JSON, ``z`` for zlib (RFC 1950).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from eventmq.sdk import Envelope, Factory, Serializer
 
-#: Longest JSON in bytes that is unpacked: some bytes could claim to be gigabytes.
+#: Maximum bytes of JSON that are unpacked: a few bytes could expand to gigabytes.
 MAX_BYTES = 256 * 1024 * 1024
 
 
@@ -25,7 +25,7 @@ MAX_BYTES = 256 * 1024 * 1024
 class JsonZlib:
     """The serializer; its field is its option."""
 
-    level: int = option(6, "Of zlib: 1 is fast, 9 is short.", ge=1, le=9)
+    level: int = option(6, "Level of zlib: 1 is fast, 9 is short.", ge=1, le=9)
 
     def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
         """Encode a value; there is no signature."""
@@ -39,7 +39,7 @@ class JsonZlib:
         return (b"z" + packed if len(packed) < len(text) else b"j" + text), ""
 
     def decode(self, data: bytes, envelope: Envelope) -> Any:
-        """Decode what ``encode`` made."""
+        """Decode a value that ``encode`` has encoded."""
         try:
             return json.loads(_unpack(data))
         except (ValueError, RecursionError, zlib.error) as error:

@@ -22,11 +22,11 @@ class Workdays:
     """The trigger; its fields are its options."""
 
     at: str = option(doc="Local time, such as 09:00.")
-    tz: str = option("UTC", "IANA name of the time zone whose clocks count.")
+    tz: str = option("UTC", "IANA name of the time zone.")
     skip: tuple[str, ...] = option((), "Days without work, such as 2026-12-25.")
 
     def __post_init__(self) -> None:
-        """Check what the types don't say: ValueError is an error of the options."""
+        """Check the values; ValueError is reported as an error of the options."""
         time.fromisoformat(self.at)
         find_zone(self.tz)
         for day in self.skip:
@@ -52,7 +52,7 @@ class Workdays:
 
 
 def workdays(at: str, *, tz: str = "UTC", skip: Iterable[str] = ()) -> Timing:
-    """Fire from Monday to Friday at a local time, and not on the days of ``skip``.
+    """Fire from Monday to Friday at a local time, except on the days of ``skip``.
 
     Raises:
         PluginError: An argument is not allowed.
