@@ -40,7 +40,7 @@ def chain(*links: Any) -> Chain:
 
 
 def group(*members: Any, on_failure: str = "cancel", deadline: float | None = None) -> Group:
-    """Return members that run beside each other: ``group(a.s(i) for i in range(9))``.
+    """Return members that run in parallel: ``group(a.s(i) for i in range(9))``.
 
     Args:
         *members: As the links of a chain. Without any, the result is the empty list.

@@ -351,7 +351,7 @@ class Chain(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Group(Expression):
-    """Members that run beside each other; their results are a list, in their order.
+    """Members that run in parallel; their results are a list, in their order.
 
     Attributes:
         members: Any number; without any, its result is the empty list.

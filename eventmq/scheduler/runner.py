@@ -139,7 +139,8 @@ class GuardedClock:
             logger.warning(text, format_seconds(logged))
         elif step and (not logged or abs(step - logged) > STEP):
             text = (
-                "the clock steps by %s, or is so far from the broker's: in %.0f minutes that counts"
+                "the clock steps by %s, or differs from the broker's by that: this counts in "
+                "%.0f minutes"
             )
             logger.warning(text, format_seconds(step), SETTLED / 60)
         else:

@@ -413,7 +413,7 @@ def test_a_beat_whose_clock_is_a_day_ahead_goes_by_the_brokers_for_ten_minutes(b
     assert [60 * n for n in range(1, 10)] == [
         fire_time - NOW for fire_time in beats.fire_times("a")
     ]
-    assert "the clock steps by +24.0 hours, or is so far from the broker's" in caplog.text
+    assert "the clock steps by +24.0 hours, or differs from the broker's" in caplog.text
     beats.run(beat, 30)
     assert 86_400 + 600 == beats.fire_times("a")[-1] - NOW
 
