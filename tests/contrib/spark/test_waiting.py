@@ -82,7 +82,7 @@ def test_it_is_right_after_each_batch_over_restarts(
 ) -> None:
     """However long ago the state was written, where a batch is done a second time, after gaps."""
     monkeypatch.setattr(module, "_WRITE_EVERY", seed % 2 * 60.0)
-    monkeypatch.setattr(module, "_REST", 0)
+    monkeypatch.setattr(module, "_PAUSE_FACTOR", 0)
     monkeypatch.setattr(module, "_BATCH_ROWS", 3)
     chance = Random(seed)
     rows = [row for n in range(2) for row in story(chance, f"b{n}", damage=seed > 3).rows]
@@ -183,7 +183,7 @@ def test_a_writing_that_takes_long_is_rare(tmp_path: Path, monkeypatch: pytest.M
     written = []
     for rest in (0.0, 1e9):
         monkeypatch.setattr(module, "_WRITE_EVERY", 0.0)
-        monkeypatch.setattr(module, "_REST", rest)
+        monkeypatch.setattr(module, "_PAUSE_FACTOR", rest)
         waiting = query.make()
         for n in range(1, 4):
             waiting.advance(query.go({"b": n}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.faults.results import Row, keep, read, summed, table
-from tests.support.executors import Found
+from tests.support.executors import Comparison
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def test_what_many_runs_say_is_cut_in_the_table(tmp_path: Path) -> None:
 
 def test_a_killed_executor_is_charged_for_once() -> None:
     """Neither twice, nor never, nor to another job."""
-    fine = Found(lost=[], again=[], unpaid=[], deaths=[0, 5])
+    fine = Comparison(lost=[], again=[], unpaid=[], deaths=[0, 5])
     assert fine.wrong([0, 5]) == set()
     assert fine._replace(deaths=[0, 5, 5]).wrong([0, 5]) == {5}
     assert fine.wrong([0, 5, 5]) == {5}

@@ -428,11 +428,11 @@ def test_a_standby_that_falls_silent_gets_a_new_connection() -> None:
     """The client would not hear from it that it owns the store."""
     net = Shared(active(3), standby(3))
     net.call("subscribe", arguments={"topics": []})
-    advanced(net, 30.0, heard=[0, 1])
+    advanced(net, 30.0, senders=[0, 1])
     assert net.machine.reopen == []
-    advanced(net, 14.0, heard=[0])
+    advanced(net, 14.0, senders=[0])
     assert net.machine.reopen == []
-    advanced(net, 6.0, heard=[0])
+    advanced(net, 6.0, senders=[0])
     assert net.machine.reopen == [1]
 
 

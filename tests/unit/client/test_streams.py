@@ -244,7 +244,7 @@ def restarted(reading: Reading, count: int = 2) -> JobStream[Any]:
 
 
 def test_another_run_is_an_error_and_then_its_parts_follow(reading: Reading) -> None:
-    stream = restarted(reading, taken=3)
+    stream = restarted(reading, count=3)
     with pytest.raises(StreamRestarted, match="start again from the first"):
         next(stream)
     assert list(stream) == ["A", "B"]
