@@ -126,27 +126,27 @@ _BEFORE = """SELECT first, offset, lag(first + count) OVER numbered AS due,
 
 RULES = (
     Rule(
-        "queues", "jobs", "{n} jobs are of no known queue: {some}",
+        "queues", "jobs", "{n} jobs belong to unknown queues: {some}",
         """SELECT id FROM jobs WHERE queue NOT IN (SELECT id FROM queues) UNION ALL
            SELECT id FROM failed WHERE queue NOT IN (SELECT id FROM queues)""",
-        "the broker ends when it meets one of them",
+        "the broker stops when it reads one of them",
     ),
     Rule(
-        "ends", "outcomes", "{n} outcomes are of no final state: {some}", _bad_ends,
-        "whoever asks for these results gets a wrong answer",
+        "ends", "outcomes", "{n} outcomes have no final state: {some}", _bad_ends,
+        "requests for these results get a wrong state",
     ),
     Rule(
         "headers", "jobs", "{n} jobs have headers that cannot be read: {some}", _unreadable,
-        "the broker ends when it meets one of them",
+        "the broker stops when it reads one of them",
     ),
     Rule(
         "names", "names", "{n} records name a task or a worker that is not listed: {some}",
-        _nameless, "listings show them without it; nothing else depends on it",
+        _nameless, "listings leave the name out; nothing else depends on it",
     ),
     Rule(
         "twice", "jobs", "{n} ids are in two places: {some}", _twice,
-        "a job may run again after it had ended",
-        'look at it with "eventmq job ID", and cancel it where it waits if it is not wanted',
+        "a job may run again after its end",
+        'see it with "eventmq job ID", and cancel the waiting job unless it should run',
     ),
     Rule(
         "numbers", "jobs", "{n} waiting jobs have the number of a failed one: {some}",
@@ -159,41 +159,41 @@ RULES = (
         """SELECT session FROM chunks WHERE epoch >
            (SELECT max(value) FROM meta WHERE key = 'epoch')""",
         "the store was put back to an earlier time while its broker ran",
-        "jobs in them run again when their workers are not heard of; nothing need be done",
+        "their jobs run again if their workers do not reconnect; no action is needed",
     ),
     Rule(
         "leases", "chunks", "{n} jobs are leased twice at once: {some}", _leased_twice,
-        "they may run twice; the answer that comes first counts",
-        "nothing need be done, except where these tasks must not run twice",
+        "they may run twice; the first outcome counts",
+        "no action is needed, unless these tasks must not run twice",
     ),
     Rule(
         "schedules", "schedules", "{n} schedules cannot be read: {some}", _unreadable_schedules,
         "they do not fire", "define them again, with app.schedule() or by starting their beat",
     ),
     Rule(
-        "graph-nodes", "nodes", "{n} graphs have not as many nodes as jobs: {some}",
+        "graph-nodes", "nodes", "{n} graphs have a wrong number of nodes: {some}",
         """SELECT key FROM graphs WHERE size <> (SELECT count(*) FROM nodes
            WHERE nodes.key >= graphs.key AND nodes.key < graphs.key + size)""",
-        "jobs of these graphs may wait for ever", 'cancel them with "eventmq cancel", by any id',
+        "jobs of these graphs may wait forever", 'cancel them with "eventmq cancel", by any id',
     ),
     Rule(
-        "inputs", "inputs", "{n} jobs are to read results that are not there: {some}",
+        "inputs", "inputs", "{n} jobs need results that are missing: {some}",
         """SELECT job FROM inputs WHERE NOT EXISTS (SELECT 1 FROM member_results WHERE
            member_results.join_key = inputs.join_key
            AND member_results.key BETWEEN inputs.first AND inputs.final)""",
         "they fail when they run", "submit these graphs again",
     ),
     Rule(
-        "event-sizes", "events", "{n} rows of events have a wrong place in bytes: {some}",
+        "event-sizes", "events", "{n} rows of events have a wrong offset in bytes: {some}",
         f"SELECT first FROM ({_BEFORE}) WHERE due = first AND place <> offset",
-        "events are dropped too early, or too late, where space is short",
-        "nothing need be done",
+        "events are dropped too early or too late if space is short",
+        "no action is needed",
     ),
     Rule(
-        "journal", "events", "a journal has more events than there are: {some}",
+        "journal", "events", "a journal has more events than the store: {some}",
         """SELECT 'up to ' || value FROM meta WHERE key = 'journal_sealed' AND value >=
            (SELECT max(first + count) FROM events)""",
-        "the store is of an earlier time than the journal",
-        "give the journal another folder",
+        "the store is older than the journal",
+        "use another folder for the journal",
     ),
 )  # fmt: skip
