@@ -106,6 +106,7 @@ def add_variables(_: Sphinx, ctx: click.Context, lines: list[str]) -> None:
 
 def add_declared() -> None:
     """Give commands the options that plugins declare for them, which come with a command line."""
+    program.load()
     for command in program.commands.values():
         if isinstance(command, DeclaredOptions):
             with click.Context(command) as ctx:

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from eventmq.cli import (
-    about,
-    beat,
-    broker,
-    call,
-    control,
-    dev,
-    gateway,
-    inspect,
-    keys,
-    schedules,
-    store,
-    topics,
-    worker,
-)
 from eventmq.cli.command import DONE, INTERRUPTED, SUMMARY, WRONG_USAGE, print_error
 from eventmq.cli.declared import loaded_plugins
-from eventmq.cli.demo import command as demo
 from eventmq.cli.logs import warn_of_variables
 from eventmq.cli.target import VERBOSITY
 from eventmq.errors import EventMQError, did_you_mean
@@ -47,6 +32,25 @@ _GROUPS = {
     "Extend": ("plugins", "settings", "keys", "version"),
 }
 
+#: Module -> the commands that it has. A module is imported for one of them: all of them would take
+#: a fifth of the time until a worker is ready.
+_MODULES = {
+    "demo.command": ("demo",),
+    "broker": ("broker",),
+    "worker": ("worker",),
+    "beat": ("beat",),
+    "dev": ("dev",),
+    "gateway": ("gateway",),
+    "call": ("call",),
+    "inspect": ("ping", "status", "queues", "workers", "jobs", "job"),
+    "control": ("failed", "cancel", "purge", "pause", "resume", "drain", "clock"),
+    "schedules": ("schedules", "schedule", "unschedule"),
+    "store": ("fsck", "backup", "store"),
+    "topics": ("publish", "subscribe"),
+    "keys": ("keys",),
+    "about": ("plugins", "settings", "version"),
+}
+
 _NO_MEMORY = (
     "out of memory, so this process has ended; every job with a receipt is on disk. Start it again "
     "with more memory, or with smaller frames (max_frame)"
@@ -54,7 +58,10 @@ _NO_MEMORY = (
 
 
 class Program(click.Group):
-    """Group of all commands. Plugins load for an unknown command, and for the list of commands."""
+    """Group of all commands. The module of a command is imported when it is asked for.
+
+    Plugins load for an unknown command, and for the list of commands.
+    """
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> NoReturn:
         """Run a command and exit with its code; expected errors become one line on stderr.
@@ -79,7 +86,15 @@ class Program(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; plugins load if it is not built in."""
+        self.load(cmd_name)
         return self.commands.get(cmd_name) or _with_plugins(self, ctx).get(cmd_name)
+
+    def load(self, *names: str) -> None:
+        """Import the modules of built-in commands, without names those of all."""
+        for module, has in _MODULES.items():
+            if not names or (set(names) & set(has)).difference(self.commands):
+                for command in import_module(f"eventmq.cli.{module}").COMMANDS:
+                    self.add_command(command)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names; a broken plugin must not prevent the help."""
@@ -87,7 +102,7 @@ class Program(click.Group):
             return list(_with_plugins(self, ctx))
         except EventMQError as error:
             print_error(error)
-            return list(self.commands)
+            return list(self.commands)  # all that are built in are loaded by now
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their headings, each with its whole summary."""
@@ -114,6 +129,7 @@ def _with_plugins(group: Program, ctx: click.Context) -> dict[str, click.Command
     """Return the commands of plugins too, cached for one run of the program."""
     meta = ctx.find_root().meta
     if _PLUGIN_COMMANDS not in meta:
+        group.load()
         everything = click.Group(commands=dict(group.commands))
         loaded_plugins(ctx).add_commands(everything)
         meta[_PLUGIN_COMMANDS] = everything.commands
@@ -140,7 +156,9 @@ def _switch_plugins(_: click.Context, __: click.Parameter, values: tuple[str, ..
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        click.echo(about.version_line())
+        from eventmq.cli.about import version_line
+
+        click.echo(version_line())
         ctx.exit()
 
 
@@ -171,11 +189,3 @@ def program(ctx: click.Context, verbose: int, quiet: int) -> int:
         return DONE
     click.echo(ctx.get_help(), err=True)
     return WRONG_USAGE
-
-
-for family in (
-    demo, broker, worker, beat, dev, gateway, call, inspect, control, schedules, store,
-    topics, keys, about,
-):  # fmt: skip
-    for command in family.COMMANDS:
-        program.add_command(command)

@@ -237,8 +237,9 @@ def command_lines() -> list[str]:
 def test_every_command_of_the_runbook_is_one(line: str) -> None:
     command, name, arguments = program, "eventmq", shlex.split(line)
     context = click.Context(program, info_name=name)
-    while isinstance(command, click.Group) and arguments and arguments[0] in command.commands:
-        name, command = arguments[0], command.commands[arguments[0]]  # type: ignore[assignment]
-        arguments = arguments[1:]
+    while isinstance(command, click.Group) and arguments:
+        if (inner := command.get_command(context, arguments[0])) is None:
+            break
+        name, command, arguments = arguments[0], inner, arguments[1:]  # type: ignore[assignment]
     assert command is not program, "there is no such command"
     command.make_context(name, arguments, parent=context)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,7 +45,23 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 def test_the_commands_are_those_of_the_interface() -> None:
-    assert COMMANDS == list(program.commands)
+    program.load()
+    assert sorted(COMMANDS) == sorted(program.commands)
+
+
+def test_a_command_is_loaded_by_itself() -> None:
+    """Each with the module that has it, and no other's."""
+    code = (
+        "import click, sys; from eventmq.cli.program import program; "
+        "context = click.Context(program); "
+        "print([(name, program.get_command(context, name).name, sorted(program.commands)) "
+        "for name in sys.argv[1:]], 'eventmq.cli.control' in sys.modules)"
+    )
+    run = [sys.executable, "-c", code, "version", "worker"]
+    shown = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    about = ["plugins", "settings", "version"]
+    expected = [("version", "version", about), ("worker", "worker", sorted([*about, "worker"]))]
+    assert f"{expected} False" == shown.strip()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
