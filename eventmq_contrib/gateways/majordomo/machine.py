@@ -451,7 +451,7 @@ class MajordomoMachine:
         replies.append((until, frames))
         self._replies_by_client[frames[0]] += 1
         self._reply_bytes += sum(map(len, frames))
-        while len(replies) > limits.replies or self._reply_bytes > limits.max_reply_bytes:
+        while len(replies) > limits.max_replies or self._reply_bytes > limits.max_reply_bytes:
             _, oldest = replies.popleft()
             self._reply_bytes -= sum(map(len, oldest))
             self._replies_by_client[oldest[0]] -= 1

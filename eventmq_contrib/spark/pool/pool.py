@@ -71,12 +71,9 @@ class SparkPool:
         self.slots = options.concurrency
         self._loader, self._arguments = options.loader, dict(options.arguments)
         self._initial = self.slots if options.initial is None else options.initial
-        own_options = options.own_options
-        self._master, self._link_host = own_options.master, own_options.link_host
-        self._start_timeout, self._link_timeout = (
-            own_options.start_timeout,
-            own_options.link_timeout,
-        )
+        own = options.own
+        self._master, self._link_host = own.master, own.link_host
+        self._start_timeout, self._link_timeout = own.start_timeout, own.link_timeout
         self._slots: list[SparkSlot] = []
         self._events: list[PoolEvent] = []
         self._threads: dict[str, threading.Thread] = {}

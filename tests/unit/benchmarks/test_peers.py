@@ -72,7 +72,7 @@ def test_what_a_server_starts_in_a_session_of_its_own_is_of_its_kin() -> None:
             assert measure.descendants_of([server.pid]) == {server.pid, child}
         finally:
             os.kill(child, signal.SIGKILL)
-    assert measure.descendants_of([server.pid]) == {server.pid}, "it has no others when it has ended"
+    assert measure.descendants_of([server.pid]) == {server.pid}, "a process is left"
 
 
 def test_a_peer_that_fails_is_left_out_and_told_of(
