@@ -84,7 +84,7 @@ def test_a_commit_into_files_without_a_name_has_no_receipt(
     write_result = commit(store)
     assert isinstance(write_result, StoreError)
     assert message in str(write_result)
-    assert "gives no further receipt" in str(write_result)
+    assert "the running broker, which now stops" in str(write_result)
 
 
 @pytest.mark.parametrize("harm", [*HARMS, "index deleted"])
