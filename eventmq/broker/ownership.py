@@ -394,6 +394,6 @@ def tell_peers(core: BrokerCore, info: OwnerInfo, old: BrokerCore | None = None)
             continue  # a legacy peer notices the silence, as after a restart
         status = format_waiting(None, info if "owner" in peer.features.extensions else None)
         beat = Heartbeat(state.message_id(), f"{state.wall:.2f}", status)
-        text = "this broker has changed its role: send INFORM again"
+        text = "this broker has dropped its sessions: send INFORM again"
         again = Error(state.message_id(), "", "inform-again", text)
         state.deferred_sends += [DeferredSend(key, each.frames()) for each in (beat, again)]
