@@ -144,7 +144,7 @@ def test_one_key_too_many_is_refused(broker: Broker) -> None:
     [error] = broker.tell(b"client", Request(broker.new_id(), "", keyed("d"), b"x"))
     assert isinstance(error, Error)
     assert error.code == "too-many-keys"
-    assert "has its 3 keys" in error.text
+    assert "has 3 limit keys already" in error.text
     workers = Workers(broker, "w")
     workers.wait(15.0)
     submit(broker, 1, keyed("d"))  # the others have ended
