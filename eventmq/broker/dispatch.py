@@ -590,10 +590,15 @@ class Dispatch:
                     state.enqueue(job)
 
     def not_sent(self, session: Session, lease: Lease, *, reachable: bool) -> None:
-        """Requeue the jobs of a chunk that could not be sent; the session gets no chunk for now."""
+        """Requeue the jobs of a chunk that could not be sent; the session gets no chunk for now.
+
+        A chunk that was sent again stays: another copy may have arrived, perhaps over the
+        connection with which the session returned. The next STATUS or INFORM tells.
+        """
         session.full = True
         session.free = session.free + 1 if reachable and session.legacy else 0
-        self.outcomes.give_back(session, lease, unstarted=not lease.resent)
+        if not lease.resent:
+            self.outcomes.give_back(session, lease, unstarted=True)
 
 
 class Affinity:

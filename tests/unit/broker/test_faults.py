@@ -24,7 +24,7 @@ from eventmq.wire.commands import (
     Reply,
     Request,
 )
-from eventmq.wire.features import Features
+from eventmq.wire.features import Features, Status
 from tests.support.broker_harness import TASK, Broker, chunks, row
 
 if TYPE_CHECKING:
@@ -199,6 +199,28 @@ def test_a_full_pipe_is_not_tried_again_before_the_worker_speaks(broker: Broker)
     broker.tick()
     assert broker.took(b"worker") == []
     assert len(chunks(broker.ready(b"worker", 1))) == 1
+
+
+def test_a_chunk_for_the_lost_connection_of_a_returned_session_is_not_requeued(
+    broker: Broker,
+) -> None:
+    """The session informed several times before the tick ended: each connection has a copy."""
+    job_id, _ = broker.submit()
+    features = Features(session="w", name="w")
+    inform = Inform(broker.new_id(), '[[10, "default"]]', "worker", features.format())
+    broker.tell(b"old", inform)
+    broker.put(b"old", Ready(broker.new_id(), Status(0, 1, ()).format()))
+    broker.core.decide(broker.clock.now())
+    entries, settle = broker.core.take_batch()
+    broker.store.submit(entries)
+    [write_results] = broker.store.finished()
+    settle(write_results)
+    broker.unreachable.add(b"old")
+    [(chunk, _)] = chunks(broker.tell(b"new", inform))
+    broker.ready(b"new", 2)
+    assert [chunk] == broker.dispatched
+    broker.answer(b"new", chunk, [row()])
+    assert [[job_id, "succeeded"]] == broker.call("state", ids=[job_id])
 
 
 def test_a_full_disk_makes_no_turn_without_end(broker: Broker) -> None:

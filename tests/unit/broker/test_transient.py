@@ -391,13 +391,15 @@ def test_a_chunk_that_the_worker_never_had_is_given_out_again(broker: Broker) ->
     assert ids(broker) == [[first], [second], [first]]
 
 
-def test_a_resent_chunk_that_could_not_be_sent_is_lost(broker: Broker) -> None:
+def test_a_resent_chunk_that_could_not_be_sent_is_lost_with_its_session(broker: Broker) -> None:
     """The first copy may have arrived."""
     broker.worker()
     job_id = submit(broker)
     broker.wait(4.0)
     broker.unreachable.add(b"worker")
     broker.ready(b"worker", 1, received=0)
+    assert [[job_id, "running"]] == broker.call("state", ids=[job_id])
+    broker.wait(broker.limits.grace + 1.0)
     lost(broker, job_id)
     broker.worker(b"w2", "two")
     assert ids(broker) == [[job_id]]
