@@ -61,7 +61,7 @@ def test_a_gateway_prints_ready_serves_and_ends_at_sigterm(shell):
     ("arguments", "code", "text"),
     [
         (("gateway", "imap"), 2, "known are: emp, majordomo, mc0"),
-        (("gateway", "emp", "--bind", "here"), 1, "'here' is no address"),
+        (("gateway", "emp", "--bind", "here"), 1, "'here' is not an address"),
         (("gateway", "emp", "--bind", "tcp://0.0.0.0:0"), 1, "or say --insecure"),
         (("gateway", "mc0", "--gateway-option", "x=1", "--bind", FREE), 1, "no option 'x'"),
         (("gateway", "emp", "--tls-cert", "none.pem"), 1, "'none.pem' cannot be used"),
@@ -71,7 +71,7 @@ def test_a_gateway_prints_ready_serves_and_ends_at_sigterm(shell):
             "none/broker.key_secret cannot",
         ),
         (("emp", "call", "127.0.0.1:1", "$echo", "[1]"), 2, "the data is not a JSON object"),
-        (("emp", "call", "here", "$echo"), 1, "'here' is no address"),
+        (("emp", "call", "here", "$echo"), 1, "'here' is not an address"),
     ],
     ids=str,
 )

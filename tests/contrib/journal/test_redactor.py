@@ -232,7 +232,7 @@ def test_a_function_that_raises_costs_the_value_and_nothing_else(
     assert given[0::2] == [None, {"args": [2], "kwargs": {}}, None, {"args": [4], "kwargs": {}}]
     assert [event[1] for event in shown(out)][1::2] == [SECRET, 2, SECRET, 4]
     [warning] = warnings(caplog)
-    assert "of the arguments of a job of task 'shop.add'" in warning
+    assert "the arguments of a job of task 'shop.add'" in warning
     assert f"the redactor raised {kind.__name__} (test_redactor.py, line " in warning
     assert SECRET not in caplog.text
 

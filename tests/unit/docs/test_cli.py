@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PAGE = (ROOT / "docs" / "reference" / "cli.rst").read_text(encoding="utf-8")
 
+program.load()
 ROOTS = {"eventmq": program, **{f"eventmq {each.name}": each for each in (
     emp, journal, metrics, spark,
 )}}  # fmt: skip

@@ -399,8 +399,8 @@ def test_the_end_of_the_server_is_reported_to_waiting_clients(app, start, client
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"bind": "here"}, "no address"),
-        ({"bind": "tcp://127.0.0.1:99999"}, "no address"),
+        ({"bind": "here"}, "not an address"),
+        ({"bind": "tcp://127.0.0.1:99999"}, "not an address"),
         ({"timeout": 0}, "above 0, not 0"),
         ({"max_peers": "many"}, "whole number"),
         ({"colour": "red"}, "no option 'colour'"),

@@ -403,8 +403,8 @@ def test_the_examples_talk_to_each_other(farm):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"bind": "x"}, "no address"),
-        ({"worker_bind": "x"}, "no address"),
+        ({"bind": "x"}, "not an address"),
+        ({"worker_bind": "x"}, "not an address"),
         ({"dead": 0}, "above 0, not 0"),
         ({"client_name": ""}, "not empty"),
     ],

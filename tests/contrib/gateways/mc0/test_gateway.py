@@ -129,7 +129,7 @@ def test_thousands_of_malformed_messages_leave_it_serving(app, dealer, address):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"bind": "x"}, "no address"),
+        ({"bind": "x"}, "not an address"),
         ({"max_peers": 0}, "above 0, not 0"),
         ({"a": 1}, "no option 'a'"),
     ],
