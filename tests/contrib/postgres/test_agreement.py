@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from eventmq import BrokerUnavailable
-from tests.support.postgres import Home, Server
+from tests.support.postgres import Home, Server, Unavailable, pgbouncer
 from tests.support.system import DEADLINE, System, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -127,10 +127,62 @@ def test_brokers_need_no_right_to_create_a_schema(brokers, postgres, database_ur
 
 @pytest.mark.parametrize("url", ["postgresql://127.0.0.1:1/x", "postgresql://h/d?bad=1"])
 def test_the_error_of_an_unusable_store_is_one_line(brokers, url):
-    for name in ("init", "check"):
-        ended = brokers.run("store", name, "--store", url)
+    assert_refused(brokers, url)
+
+
+def assert_refused(brokers, url, reason="", check=""):
+    """Assert that each command that would use the store ends with one line, and with code 1.
+
+    Args:
+        brokers: They run the commands.
+        url: The store.
+        reason: What each error says.
+        check: What the error of ``eventmq store check`` says, if that is something else.
+    """
+    for command in ("store init", "store check", "broker --bind tcp://127.0.0.1:0"):
+        ended = brokers.run(*command.split(), "--store", url)
         assert (1, "", 1) == (ended.returncode, ended.stdout, len(ended.stderr.splitlines()))
         assert ended.stderr.startswith("error: ")
+        assert (check if check and command == "store check" else reason) in ended.stderr
+
+
+@pytest.mark.parametrize("fault", ["read-only", "rights", "fsync", "encoding", "pooler"])
+def test_a_database_that_cannot_be_used_is_refused_and_left_as_it_is(
+    brokers, postgres, database_url, fault
+):
+    name = database_url.rpartition("/")[2]
+    postgres.sql("CREATE ROLE visitor LOGIN PASSWORD 'secret'")
+    legacy = postgres.new_database("TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    try:
+        if fault == "read-only":
+            postgres.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+            assert_refused(brokers, brokers.url, "takes no writes")
+        elif fault == "rights":
+            url = postgres.url(name, "visitor", "secret")
+            assert_refused(brokers, url, "visitor may not create it", check="does not exist")
+        elif fault == "fsync":
+            postgres.configure(fsync="off")
+            postgres.reload()
+            assert_refused(brokers, brokers.url, "runs without fsync")
+        elif fault == "encoding":
+            assert_refused(brokers, postgres.url(legacy), "has the encoding SQL_ASCII")
+        else:
+            with pgbouncer(postgres, "session") as port:
+                url = brokers.url.replace(f":{postgres.port}", f":{port}")
+                assert_refused(brokers, url, "is a pooler")
+    except Unavailable as error:
+        pytest.skip(str(error))
+    finally:
+        if fault == "fsync":
+            postgres.configure(fsync="on")
+            postgres.reload()
+        for database in (name, legacy):
+            made = postgres.sql(
+                "SELECT count(*) FROM pg_namespace WHERE nspname = 'eventmq'", database=database
+            )
+            assert [(0,)] == made
+        postgres.drop_database(legacy)
+        postgres.sql("DROP ROLE visitor")
 
 
 def test_a_replicated_broker_serves_only_while_commits_wait_for_a_replica(pair, tmp_path):
