@@ -210,8 +210,7 @@ def at(when: datetime) -> Timing:
         raise SettingsError(f"at({when!r}): allowed is: {allowed}")
     if when.utcoffset() is None:
         raise SettingsError(
-            f"at({when!r}): this datetime is naive, it has no time zone; allowed is: "
-            + allowed
+            f"at({when!r}): this datetime is naive, it has no time zone; allowed is: " + allowed
         )
     return Timing("at", {"moment": check_timestamp(when.timestamp())})
 

@@ -375,9 +375,7 @@ class CallOptions:
         if self.result_ttl is not None:
             values.seconds("result_ttl", self.result_ttl)
         if self.countdown is not None and self.eta is not None:
-            raise SettingsError(
-                "countdown and eta exclude each other; allowed is one of them"
-            )
+            raise SettingsError("countdown and eta exclude each other; allowed is one of them")
         self.ready()
         self.expiry()
         _own_headers(self.headers)
