@@ -5,6 +5,8 @@ from __future__ import annotations
 from eventmq.cli.program import program
 from eventmq.testing import CommandSuite
 
+program.load()
+
 
 class TestQueues(CommandSuite):
     """A command that asks a broker."""

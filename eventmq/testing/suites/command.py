@@ -110,6 +110,7 @@ class CommandSuite:
         command = self.make()
         assert isinstance(command, Command), "use click.command(cls=eventmq.cli.Command)"
         assert _NAME.fullmatch(str(command.name)), f"{command.name!r} is no plain name"
+        program.load()
         built_in = program.commands.get(str(command.name), command)
         assert built_in is command, f"eventmq has a command {command.name!r} already"
 
