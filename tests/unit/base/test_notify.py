@@ -39,10 +39,10 @@ def test_ready_reloading_and_stopping_are_told(manager: ServiceManager) -> None:
     notifier.ready("serves\ntwo lines")
     notifier.reloading("reads")
     notifier.stopping("ends")
-    assert manager.told(0.0) == {"READY": "1", "STATUS": "serves two lines"}
-    reloading = manager.told(0.0)
+    assert manager.notifications(0.0) == {"READY": "1", "STATUS": "serves two lines"}
+    reloading = manager.notifications(0.0)
     assert (reloading["RELOADING"], reloading["MONOTONIC_USEC"].isdigit()) == ("1", True)
-    assert manager.told(0.0) == {"STOPPING": "1", "STATUS": "ends"}
+    assert manager.notifications(0.0) == {"STOPPING": "1", "STATUS": "ends"}
 
 
 def test_without_a_descriptor_nothing_is_told_and_nothing_raised(
@@ -58,7 +58,7 @@ def test_without_a_descriptor_nothing_is_told_and_nothing_raised(
         patch.setattr(_socket, "socket", full)
         notifier.turn(100.0)
     notifier.turn(105.0)
-    assert manager.told(0.0) == {"WATCHDOG": "1"}
+    assert manager.notifications(0.0) == {"WATCHDOG": "1"}
 
 
 def test_a_sign_of_life_comes_at_half_of_the_time(manager: ServiceManager) -> None:
@@ -67,7 +67,7 @@ def test_a_sign_of_life_comes_at_half_of_the_time(manager: ServiceManager) -> No
     messages = []
     for now in (100.0, 104.9, 105.0, 109.0, 110.5, 115.4, 115.5):
         notifier.turn(now)
-        messages.append(manager.told(0.0))
+        messages.append(manager.notifications(0.0))
     sign = {"WATCHDOG": "1"}
     assert messages == [sign, {}, sign, {}, sign, {}, sign]
 
@@ -85,7 +85,7 @@ def test_without_a_watchdog_there_are_no_signs_of_life(
 ) -> None:
     notifier = Notifier({**manager.environ(), **environ})
     notifier.turn(1e9)
-    assert (notifier.every, manager.told(0.0)) == (NEVER, {})
+    assert (notifier.every, manager.notifications(0.0)) == (NEVER, {})
 
 
 def test_what_reads_nothing_is_never_waited_for(manager: ServiceManager) -> None:
@@ -130,7 +130,7 @@ def test_a_broker_whose_loop_is_stuck_gives_no_sign_of_life(
     monkeypatch.setattr(runner, "_verify", hang)
     assert stuck.wait(DEADLINE)
     manager.drain()
-    assert manager.told(0.5) == {}  # ten times as long as it usually takes
+    assert manager.notifications(0.5) == {}  # ten times as long as it usually takes
     go_on.set()
     manager.until("WATCHDOG", DEADLINE)
     runner.stop()
@@ -165,7 +165,7 @@ def test_a_gateway_with_one_stuck_loop_gives_no_more_signs_of_life(
     ended = threading.Event()
     gateway._serve(StuckGateway(ended), ended, notifier)  # type: ignore[arg-type]
     signs = 0
-    while manager.told(0.0):
+    while manager.notifications(0.0):
         signs += 1
     manager.close()
     assert signs == 10

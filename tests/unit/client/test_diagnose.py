@@ -89,5 +89,5 @@ def test_a_job_that_ended_meanwhile_is_to_be_asked_again() -> None:
 
 def test_what_the_broker_does_not_say_is_left_out() -> None:
     assert said(queues=None, workers=None) == "is still queued after 10.0 s"
-    assert "does not say" in said(state="delayed")
+    assert "an unknown time" in said(state="delayed")
     assert diagnose({"id": "j", "state": "blocked"}, None, None, "1 s").startswith("job j is still")

@@ -58,7 +58,7 @@ class Shared(Net):
         self.begin(call)
         return call
 
-    def taken(self, kind: type[Any] = Request) -> list[list[str]]:
+    def received_ids(self, kind: type[Any] = Request) -> list[list[str]]:
         """Return the ids of the messages of a kind that each broker got, in order."""
         return [[m.id for m in broker.received if isinstance(m, kind)] for broker in self.brokers]
 
@@ -77,7 +77,7 @@ def test_requests_go_to_the_owner_only() -> None:
     net = Shared(standby(3, B), active(3, B), standby(3, B))
     assert net.submit("a").done
     net.call("queues")
-    assert net.taken() == [[], ["a"], []]
+    assert net.received_ids() == [[], ["a"], []]
     assert net.names() == [[], ["queues"], []]
 
 
@@ -89,50 +89,50 @@ def test_what_is_unanswered_is_sent_to_the_next_owner() -> None:
     job, pending_call = net.submit("a"), net.call("get", ids={"x"}, subject="x")
     assert not job.done
     assert not pending_call.done
-    net.say(1, active(4, B))
+    net.send_owner(1, active(4, B))
     assert job.done
     assert job.error is None
-    assert net.taken() == [["a"], ["a"]]
+    assert net.received_ids() == [["a"], ["a"]]
     assert net.names() == [["get"], ["get"]]
     assert [list(row[:2]) for row in pending_call.answers] == [["x", "succeeded"]]
     assert net.submit("b").done
-    assert net.taken() == [["a"], ["a", "b"]]
+    assert net.received_ids() == [["a"], ["a", "b"]]
 
 
 def test_the_news_may_come_from_a_third_broker() -> None:
     net = Shared(active(3), standby(3), standby(3))
     net.brokers[1].owner = active(4, B)
-    net.say(2, standby(4, B))
+    net.send_owner(2, standby(4, B))
     job = net.submit("a")
     assert not job.sent
-    net.say(1, active(4, B))
+    net.send_owner(1, active(4, B))
     assert job.done
-    assert net.taken() == [[], ["a"], []]
+    assert net.received_ids() == [[], ["a"], []]
 
 
 def test_a_lower_epoch_is_not_followed() -> None:
     """A former owner may not know yet that it has lost the store."""
     net = Shared(active(3), standby(3))
-    net.say(1, active(4, B))
-    net.say(0, active(3, "tcp://renamed:1"))
+    net.send_owner(1, active(4, B))
+    net.send_owner(0, active(3, "tcp://renamed:1"))
     net.lose(0)
     net.restore(0)
     assert net.submit("a").done
-    assert net.taken() == [[], ["a"]]
-    net.say(0, active(5))
+    assert net.received_ids() == [[], ["a"]]
+    net.send_owner(0, active(5))
     assert net.submit("b").done
-    assert net.taken() == [["b"], ["a"]]
+    assert net.received_ids() == [["b"], ["a"]]
 
 
 def test_an_owner_that_gives_the_store_up_is_sent_nothing_more() -> None:
     net = Shared(active(3), standby(3))
     net.brokers[0].hold.add("a")
     job = net.submit("a")
-    net.say(0, standby(3, B))
-    assert net.taken() == [["a"], []]
-    net.say(1, active(4, B))
+    net.send_owner(0, standby(3, B))
+    assert net.received_ids() == [["a"], []]
+    net.send_owner(1, active(4, B))
     assert job.done
-    assert net.taken() == [["a"], ["a"]]
+    assert net.received_ids() == [["a"], ["a"]]
 
 
 def test_an_owner_in_a_new_epoch_is_informed_and_sent_everything_again() -> None:
@@ -141,18 +141,18 @@ def test_an_owner_in_a_new_epoch_is_informed_and_sent_everything_again() -> None
     net.brokers[0].hold.add("a")
     job = net.submit("a")
     net.brokers[0].hold.clear()
-    net.say(0, active(4))
+    net.send_owner(0, active(4))
     assert job.done
-    assert net.taken() == [["a", "a"]]
-    assert len(net.taken(Inform)[0]) == 2
+    assert net.received_ids() == [["a", "a"]]
+    assert len(net.received_ids(Inform)[0]) == 2
 
 
 def test_the_same_news_again_change_nothing() -> None:
     net = Shared(active(3), standby(3))
     for _ in range(3):
-        net.say(0, active(3))
-        net.say(1, standby(3))
-    assert [len(ids) for ids in net.taken(Inform)] == [1, 1]
+        net.send_owner(0, active(3))
+        net.send_owner(1, standby(3))
+    assert [len(ids) for ids in net.received_ids(Inform)] == [1, 1]
 
 
 def test_no_owner_is_tried_again_until_there_is_one() -> None:
@@ -162,7 +162,7 @@ def test_no_owner_is_tried_again_until_there_is_one() -> None:
     job = net.submit("a")
     net.advance(2.0)
     assert not job.done
-    tried = len(net.taken()[0])
+    tried = len(net.received_ids()[0])
     assert 2 < tried <= 11
     net.brokers[0].refuse.clear()
     net.advance(0.5)
@@ -186,7 +186,7 @@ def test_an_old_refusal_does_not_take_the_request_from_the_next_owner() -> None:
     net.brokers[0].silent = True
     net.brokers[1].hold.add("a")
     job = net.submit("a")
-    net.say(1, active(4, B))
+    net.send_owner(1, active(4, B))
     net.machine.received(0, Error("b", "a", "no-owner", "late").frames(), net.now)
     assert job.assigned_to == 1
 
@@ -198,13 +198,13 @@ def test_a_refusal_of_an_owner_before_does_not_end_what_the_next_one_has(code: s
     net.brokers[0].silent = True
     net.brokers[1].hold.add("a")
     job, pending_call = net.submit("a"), net.call("queues")
-    net.say(0, standby(4, B))
+    net.send_owner(0, standby(4, B))
     for _ in range(2):
         for request in (job.id, pending_call.id):
             net.machine.received(0, Error("b", request, code, "late").frames(), net.now)
         assert not job.done
         net.brokers[1].calls["queues"] = []
-        net.say(1, active(4, B))
+        net.send_owner(1, active(4, B))
     assert list(pending_call.answers) == [[]]
     net.machine.received(1, Error("b", "a", code, "mine").frames(), net.now)
     assert job.done
@@ -219,11 +219,11 @@ def test_of_a_batch_the_next_owner_says_what_is_refused() -> None:
     frames = Request("a", "default", "batch:2", body).frames()
     batch = PendingSubmit(frames, id="a", deadline=net.now + 5.0, count=2)
     net.begin(batch)
-    net.say(0, standby(4, B))
+    net.send_owner(0, standby(4, B))
     extra = encode_exceptions({1: ("queue-full", "late")})
     net.machine.received(0, Ack("b", "a", extra).frames(), net.now)
     assert not batch.done
-    net.say(1, active(4, B))
+    net.send_owner(1, active(4, B))
     assert batch.done
     assert batch.refused == {}
     assert list(net.jobs) == ["x", "y"]
@@ -234,7 +234,7 @@ def test_a_receipt_of_an_owner_before_counts() -> None:
     net = Shared(active(3), standby(3))
     net.brokers[0].silent = True
     job = net.submit("a")
-    net.say(0, standby(4, B))
+    net.send_owner(0, standby(4, B))
     net.machine.received(0, Ack("b", "a").frames(), net.now)
     assert job.done
     assert job.error is None
@@ -256,7 +256,7 @@ def test_a_request_that_a_standby_does_not_refuse_goes_to_the_owner() -> None:
     net.machine.received(0, Heartbeat("b", "0.0", standby(3, "").format()).frames(), net.now)
     job = net.submit("a")
     assert job.assigned_to == 0
-    net.say(1, active(4, B))
+    net.send_owner(1, active(4, B))
     assert job.done
     assert job.error is None
 
@@ -268,8 +268,8 @@ def test_a_request_that_one_standby_refuses_is_sent_to_the_owner() -> None:
     net.brokers[1].silent = False
     net.machine.received(0, no_owner("b", "a", standby(3, "")).frames(), net.now)
     net.run()
-    assert net.taken() == [["a"], ["a"]]
-    net.say(1, active(4, B))
+    assert net.received_ids() == [["a"], ["a"]]
+    net.send_owner(1, active(4, B))
     assert job.done
 
 
@@ -280,11 +280,11 @@ def test_standbys_that_know_no_owner_are_asked_why_once() -> None:
     notice = OneWayMessage(Publish("p", "topic", "", b"").frames(), id="p", deadline=net.now + 1.0)
     net.begin(notice)
     net.advance(7.0)
-    assert net.taken() == [["a"], ["a"]]
-    assert net.taken(Publish) == [[], []]
+    assert net.received_ids() == [["a"], ["a"]]
+    assert net.received_ids(Publish) == [[], []]
     for job in jobs:
         assert "broker0 (a standby; this broker does not own its store; no owner is" in reason(job)
-    net.say(0, active(4))
+    net.send_owner(0, active(4))
     assert net.submit("c").done
 
 
@@ -298,22 +298,22 @@ def test_an_owner_at_another_address_is_connected_to() -> None:
     assert net.machine.connections[1].last_error == NAMED
     net.answer(net.broker(active(3, ELSEWHERE)))
     assert job.done
-    assert net.taken() == [[], ["a"]]
+    assert net.received_ids() == [[], ["a"]]
 
 
 def test_there_is_one_connection_for_such_owners() -> None:
     """However often the owner gets another address, as machines of a cluster do."""
     net = Shared(standby(3, ELSEWHERE))
     net.answer(net.broker(active(3, ELSEWHERE)))
-    net.say(0, standby(4, "tcp://10.0.0.10:47291"))
+    net.send_owner(0, standby(4, "tcp://10.0.0.10:47291"))
     net.brokers[1] = net.broker(active(4, "tcp://10.0.0.10:47291"))
     assert net.machine.reopen == [1]
     net.answer()
     assert [c.address for c in net.machine.connections] == [A, "tcp://10.0.0.10:47291"]
     assert net.submit("a").done
-    net.say(0, active(5))
+    net.send_owner(0, active(5))
     assert net.submit("b").done
-    assert net.taken() == [["b"], ["a"]]
+    assert net.received_ids() == [["b"], ["a"]]
 
 
 def test_an_owner_under_a_name_of_its_own_is_not_connected_to_twice() -> None:
@@ -403,8 +403,8 @@ def test_a_handover_is_asked_for_once() -> None:
     net = Shared(active(3), standby(3))
     net.brokers[0].silent = True
     pending_call = net.call("handover")
-    net.say(0, standby(3, ""))
-    net.say(1, active(4, B))
+    net.send_owner(0, standby(3, ""))
+    net.send_owner(1, active(4, B))
     assert net.names() == [["handover"], []]
     answer = Reply("b", pack({"owner": B, "epoch": 4}), pending_call.id).frames()
     net.machine.received(0, answer, net.now)
@@ -421,7 +421,7 @@ def advanced(net: Shared, seconds: float, senders: Sequence[int]) -> None:
         for index in senders:
             owner = net.brokers[index].owner
             assert owner is not None
-            net.say(index, owner)
+            net.send_owner(index, owner)
 
 
 def test_a_standby_that_falls_silent_gets_a_new_connection() -> None:
@@ -461,7 +461,7 @@ def test_a_client_that_slept_through_a_takeover_finds_the_owner() -> None:
     net.run()
     assert job.done
     assert job.error is None
-    assert net.taken() == [["a"], ["a"]]
+    assert net.received_ids() == [["a"], ["a"]]
 
 
 def test_a_standby_that_forgot_the_client_is_informed_again() -> None:

@@ -269,7 +269,7 @@ def test_the_jobs_of_a_generator_say_that_they_stream(app: FakeApp) -> None:
     "options", [{"replayable": True}, {"stream_idle": 5.0}, {"stream_unread": "cancel"}]
 )
 def test_only_a_generator_has_options_of_streams(app: FakeApp, options: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"no generator .* leave out {next(iter(options))}"):
+    with pytest.raises(SettingsError, match=f"not a generator .* leave out {next(iter(options))}"):
         app.task(add, **options)
 
 

@@ -351,7 +351,7 @@ def test_a_subscription_gets_what_is_there_and_waits_for_nothing(inline):
     with inline.app.subscribe("news") as news:
         inline.app.publish("news.today", 7)
         assert next(news).value == 7
-        with pytest.raises(NotAllowed, match="nothing more will come"):
+        with pytest.raises(NotAllowed, match="nothing more will happen"):
             next(news)
 
 
