@@ -131,7 +131,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.collect()
 
     @precondition(lambda self: "failed" in self.confirmed.values())
-    @rule(data=st.data(), swept=st.booleans())
+    @rule(data=st.data(), bulk=st.booleans())
     def retry(self, data: st.DataObject, bulk: bool) -> None:
         """Queue failed jobs again, one or all."""
         failed = [job_id for job_id, state in self.confirmed.items() if state == "failed"]
