@@ -478,7 +478,7 @@ def test_brokers_of_different_users_fence_each_other(make, other, caplog):
         for epoch in (2, 4):
             with caplog.at_level("WARNING"):
                 assert claim(two, TWO) == epoch
-            assert caplog.text.count("is not ended, only fenced") == 1
+            assert caplog.text.count("cannot be ended, only fenced") == 1
             with pytest.raises(Fenced):
                 write(one, epoch)
             one.drop()

@@ -93,7 +93,7 @@ def test_an_earlier_release_goes_on_while_tables_are_expanded(database, session,
 
 
 def test_a_later_release_asks_for_expanded_tables(database, session, earlier):
-    with pytest.raises(StoreError, match=r"earlier version.*version 2: eventmq store init"):
+    with pytest.raises(StoreError, match=r"earlier version.*version 2: run eventmq store init"):
         versions.prepare(session(), database, LATER)
     versions.expand(session(), database, LATER)
     versions.prepare(session(), database, LATER)
@@ -153,7 +153,7 @@ def test_an_expansion_does_not_wait_for_a_table_in_use_while_brokers_wait(
     dump = session()
     with dump.transaction():
         dump.execute("SELECT count(*) FROM jobs")
-        with pytest.raises(StoreError, match="as a dump does"):
+        with pytest.raises(StoreError, match="such as a dump, has them locked"):
             versions.expand(other := session(), database, LATER)
         other.close()
     assert 1 == versions.expand(session(), database, LATER)
