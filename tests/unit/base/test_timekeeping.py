@@ -104,16 +104,16 @@ def test_time_off_is_not_lost_where_the_machine_died_with_a_step_that_did_not_co
 
 @given(STEPS, st.floats(0, 30 * DAY), st.booleans(), st.booleans())
 def test_time_off_is_never_counted_twice_and_no_more_than_a_pending_step_is_lost(
-    step, off, stored, right_before
+    step, off, step_kept, right_before
 ) -> None:
     """The clock steps, and the machine dies within ten minutes and keeps the step or not."""
     keeper = started(record(), Reading(WALL, BOOT, "a"))
     keeper.advance(WALL + 60 + step, BOOT + 60)
     if right_before:
         keeper.advance(WALL + 70, BOOT + 70)
-        stored = False
+        step_kept = False
     last = keeper.record()
-    wall = WALL + keeper.boot - BOOT + off + (step if stored else 0.0)
+    wall = WALL + keeper.boot - BOOT + off + (step if step_kept else 0.0)
     time = StoreTime(Reading(wall, 3.0, "b"), ClockRecord.of(list(last)))
     counted = time.now + time.unconfirmed - last.store
     assert counted <= off + STEP + 1e-3
