@@ -267,11 +267,11 @@ def _nothing(original: Any) -> Any:
     return lambda self, *arguments, **more: None
 
 
-def _not_again(original: Any) -> Any:
+def _not_recovered(original: Any) -> Any:
     """Do not count jobs that were started before a restart."""
 
-    def leased(self: Limiters, *arguments: Any, again: bool = False, **more: Any) -> None:
-        if not again:
+    def leased(self: Limiters, *arguments: Any, recovered: bool = False, **more: Any) -> None:
+        if not recovered:
             original(self, *arguments, **more)
 
     return leased
@@ -390,7 +390,7 @@ FAULTS: dict[str, Fault] = {
         "test_a_restart_keeps_what_is_left_of_the_rate_and_what_runs",
     ),
     "a restart forgets what runs under a limit": Fault(
-        bug(Limiters, "leased", _not_again), _LIMITS, "test_a_restart_keeps_what_runs",
+        bug(Limiters, "leased", _not_recovered), _LIMITS, "test_a_restart_keeps_what_runs",
     ),
     # Suspects
     "a death is charged to no job": Fault(
