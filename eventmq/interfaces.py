@@ -117,8 +117,7 @@ class EventLogReader(Protocol):
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
         """Return rows of events after a number, and the head of the log; raises `StoreError`.
 
-        Returns at least one row if there is one, and adds none once ``max_bytes`` are reached. The
-        first row may begin before the number.
+        At least one row if there is one; none is added once ``max_bytes`` are reached.
         """
 
     def addresses(self) -> Mapping[str, str]:
@@ -134,10 +133,7 @@ _MAX_PROGRESS = float(1 << 53)
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """The job that is being executed. ``delivery`` and ``attempt`` count from 1.
-
-    ``headers`` is the header text; `header` reads it.
-    """
+    """The job that is being executed. Delivery and attempt count from 1; `header` reads headers."""
 
     id: str
     task: str
@@ -156,7 +152,7 @@ class JobContext:
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Report the progress of the job, which ``job.info()`` shows.
 
-        The last value counts. A call takes microseconds; at most ten values a second are sent.
+        A call takes microseconds; at most ten values a second are sent, and always the last.
 
         Args:
             done: Amount of finished work, in any unit.
@@ -171,9 +167,7 @@ class JobContext:
             if type(value) not in {int, float}:
                 raise TypeError(f"progress takes numbers, not {type(value).__name__}")
             if not -_MAX_PROGRESS <= value <= _MAX_PROGRESS:
-                raise ValueError(
-                    f"progress is {value!r}; allowed is a number up to {_MAX_PROGRESS:g}"
-                )
+                raise ValueError(f"progress is {value!r}; at most {_MAX_PROGRESS:g} is allowed")
         if not isinstance(note, str):
             raise TypeError(f"the note of a progress is a text, not {type(note).__name__}")
         if self.cancellation is not None and self.cancellation.report is not None:
@@ -253,8 +247,7 @@ class SlotDied:
     peak: int = 0
     #: Jobs started and not answered, the running one included; 0 if the pool does not know.
     started: int = 0
-    #: Whether other slots died at the same time of the same cause; the job that caused it is
-    #: unknown.
+    #: Whether other slots died with it: which job caused that is unknown.
     shared_cause: bool = False
 
 
@@ -340,8 +333,7 @@ class CommandOption:
         minimum: Minimum of a whole number; None for text.
 
     Raises:
-        ValueError: The name is not a lower-case identifier, another field is not text, or the
-            minimum is not a whole number.
+        ValueError: The name is no lower-case identifier, or another field has the wrong type.
     """
 
     name: str
@@ -367,8 +359,7 @@ class TaskRole:
     Attributes:
         what: Description of the role, such as ``the STOMP queue 'upper'``.
         queue: Queue of the task's jobs, "" for that of the task.
-        serves: A second task name in messages under which the task is called, "" for none. Two
-            tasks of an app cannot have the same one.
+        serves: Second task name in messages, "" for none. No two tasks of an app have the same.
     """
 
     what: str
@@ -584,8 +575,7 @@ class SubmissionBatch:
     def on_end(self, callback: Callable[[BaseException | None], object]) -> None:
         """Register a callback for the receipts; it gets the exception if they do not arrive.
 
-        It runs in the thread that waits for the receipts, or that failed to send the jobs, and not
-        at all if no thread does either.
+        It runs in the thread that waits for them or that failed to send the jobs, if one does.
         """
         self._callbacks.append(callback)
 
@@ -600,9 +590,8 @@ class SubmissionBatch:
 class Submission:
     """A call before it is sent; a middleware may add to ``headers``.
 
-    ``batch`` is shared by jobs that are sent together, None for a job that is sent alone. In a
-    graph ``waits_for`` has the ids of the jobs whose ends this one waits for, for an error
-    callback those of the jobs whose failure it handles.
+    ``batch`` is shared by jobs that are sent together, else None. In a graph ``waits_for`` has the
+    ids of the jobs that must end first, for an error callback those whose failure it handles.
     """
 
     task: str
@@ -618,8 +607,7 @@ class Submission:
 class Middleware(Protocol):
     """Code around jobs. Thread-safe; made before a worker forks its processes.
 
-    It implements `SubmissionHook`, `Execution` or both; a middleware with neither acts when it is
-    made, as ``log-context`` does.
+    It implements `SubmissionHook`, `Execution` or both; else it acts when it is made.
     """
 
 
@@ -738,7 +726,7 @@ class SharedPool(WorkerPool, Protocol):
     """A pool whose slots share their chunks: any free slot takes the next job.
 
     ``shared`` is true; ``assign`` and ``take_back`` are called for slot 0 and mean all slots. Jobs
-    start in the order of their assignment and end in any order.
+    start in the order of their assignment and end in any.
     """
 
     def slot_of(self, chunk: int, position: int) -> int | None:
@@ -755,17 +743,16 @@ class Ownership(Protocol):
     one thing, the *fence*: after a successful `claim`, nothing is stored under an earlier claim; a
     broker that still writes under one gets `Fenced`.
 
-    All calls come from the thread of the store and may block, each for a limited time whatever the
-    network does: `look` and `release` 2 s; `claim`, `renew` and a batch, which ends with `Unknown`,
-    5 s. Peers consider a broker dead that is silent for 15 s.
+    All calls come from the thread of the store and may block for a limited time whatever the
+    network does: `look` and `release` 2 s; `claim`, `renew` and a batch, which then ends with
+    `Unknown`, 5 s. To its peers a broker is dead after 15 s of silence.
     """
 
     def look(self) -> LeaseRow:
         """Read the lease, and commit a row that is not read.
 
-        The commit shows a standby whether it can commit: while it cannot, a lease that is not
-        renewed is no evidence that the owner is dead. A standby calls this about once a second; it
-        connects.
+        The commit shows whether a standby can commit: while it cannot, a lease that is not renewed
+        does not prove that the owner is dead. A standby calls this each second; it connects.
 
         Raises:
             StoreError: The store cannot be reached or used; the message has the reason.
