@@ -103,9 +103,9 @@ class ClockRecord(NamedTuple):
     additions: tuple[Addition, ...] = ()
     #: The part of the unconfirmed seconds that only a step proves which does not count yet.
     doubted: float = 0.0
-    #: Seconds by which guarded wall time may be behind, because it was adopted when the time that
-    #: had passed was unknown.
-    behind: float = 0.0
+    #: Whether guarded wall time may be behind: it was adopted when only bounds of the time that
+    #: had passed were known.
+    behind: bool = False
 
     @classmethod
     def of(cls, values: Any) -> ClockRecord:
@@ -117,7 +117,7 @@ class ClockRecord(NamedTuple):
         try:
             *numbers, boot_id, since, rows, doubted, behind = values
             store, unconfirmed, wall, guarded, boot = map(float, numbers)
-            since, doubted, behind = float(since), float(doubted), float(behind)
+            since, doubted, behind = float(since), float(doubted), bool(behind)
             additions = tuple(Addition(*map(float, row)) for row in rows)
         except (TypeError, ValueError):
             raise ValueError("the record of the store's clocks cannot be read") from None
@@ -134,11 +134,11 @@ class ClockRecord(NamedTuple):
 
         The wall clock continues from the recorded one, or from guarded time if the machine lost a
         pending step. The result is the smaller of these two differences; a negative one is ignored.
-        So passed time is lost only where both are possible, and then at most the step, or the
-        seconds by which guarded time may be behind. No time is counted twice, since waits that
-        began while guarded time was behind would then end too early by that much.
+        So passed time is lost only where both are possible, and then at most the step. Guarded time
+        that may be behind does not count: the difference would contain what earlier takeovers did
+        not count, and waits that have begun since then would end too early by that much.
         """
-        spans = (wall - self.wall, wall - self.guarded - self.behind)
+        spans = (wall - self.wall,) if self.behind else (wall - self.wall, wall - self.guarded)
         return max(0.0, min((span for span in spans if span >= -STEP), default=0.0))
 
     def kept_step(self, wall: float) -> bool:
@@ -250,14 +250,14 @@ class GuardedWall:
         #: Seconds by which the wall clock is ahead of guarded time, 0.0 unless a step is pending.
         self.step = 0.0
         self._candidate = self._since = 0.0
-        #: Like `ClockRecord.behind`; 0.0 once the wall clock counts.
-        self.behind = 0.0 if last is None else last.behind
+        #: Like `ClockRecord.behind`; False once the wall clock counts.
+        self.behind = last is not None and last.behind
         self._offset = wall - boot
         if last is not None and last.same_boot(reading):
             self._offset = last.guarded - last.boot
         elif last is not None and not least <= wall - last.guarded <= min(most, AT_ONCE):
             self._offset = last.guarded + least - boot
-            self.behind += 0.0 if bounds is None else most - least
+            self.behind = self.behind or bounds is not None
         self.now = self._offset + boot
         self.advance(wall, boot)
 
@@ -266,7 +266,7 @@ class GuardedWall:
         offset = wall - boot
         step = offset - self._offset
         if -STEP <= step <= STEP:
-            self._offset, self.now, self.step, self.behind = offset, wall, 0.0, 0.0
+            self._offset, self.now, self.step, self.behind = offset, wall, 0.0, False
             return 0.0
         if not self.step or abs(offset - self._candidate) > STEP:
             self._candidate, self._since = offset, boot
@@ -280,7 +280,7 @@ class GuardedWall:
         """Let a pending step count; return its seconds."""
         step, self.step = self.step, 0.0
         if step:
-            self.behind = 0.0
+            self.behind = False
             self._offset += step
             self.now = self._offset + boot
         return step

@@ -251,11 +251,11 @@ def test_no_takeover_counts_more_than_has_passed_since_any_other(owners) -> None
 
 def test_guarded_time_is_right_again_once_a_right_clock_counts() -> None:
     """Then the wall clocks of later owners are believed as before."""
-    stored = record()._replace(wall=WALL + DAY, guarded=WALL - 3, behind=30.0)
+    stored = record()._replace(wall=WALL + DAY, guarded=WALL - 3, behind=True)
     keeper = Timekeeper()
     keeper.start(Reading(WALL + 5, 3.0, "b"), stored, Passed(1.0, 35.0))
     assert (keeper.now, keeper.wall) == (WALL + 1, WALL + 5)
-    assert keeper.record().behind == 0.0
+    assert not keeper.record().behind
     keeper.start(Reading(WALL + 9, 7.0, "c"), keeper.record(), Passed(1.0, 35.0))
     assert keeper.now == WALL + 5
 
