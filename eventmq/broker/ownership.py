@@ -150,6 +150,8 @@ class Watch:
             self._same_beat_since = ended
         if renewed:
             self._renewed = self._read_at, ended
+        elif not row.connected and old is not None and old.connected and not missed:
+            self._bound_beat(ended)
         self._read_at = began
         if row.connected:
             self._disconnected_since = None
@@ -164,6 +166,15 @@ class Watch:
         if not (unowned or self.claiming) and (renewed or not self._claim_failed):
             self._recovered()
         self.next_at = ended if self.claiming else self._next_read(row, ended)
+
+    def _bound_beat(self, now: float) -> None:
+        """Bound the time of a beat that was there at the first read: the connection has ended.
+
+        An owner whose connection ends before its beat is missing was alive until then.
+        """
+        earliest, latest = self._renewed
+        if now - self._same_beat_since < BEAT_TIMEOUT:
+            self._renewed = max(earliest, self._read_at - BEAT_TIMEOUT), latest
 
     def _recovered(self) -> None:
         """Record that the store can be used: an owner commits. A read alone does not show that."""
@@ -235,6 +246,7 @@ class Watch:
         if epoch:
             self._recovered()
             self._record_unowned(None, now)
+            self._read_at = now
             self.owns, self.next_at = epoch, float("inf")
             self.row = LeaseRow(self.row.store_id, epoch, self._me)
         else:

@@ -451,6 +451,35 @@ def test_a_standby_knows_between_which_times_the_owner_had_its_last_beat(
     assert standby.watch.passed(seen).least == 0.0
 
 
+def test_an_owner_that_ends_after_the_first_read_was_alive_until_then(standby: Standby) -> None:
+    """Else a wrong wall clock of a broker that has just started would be believed."""
+    standby.read(OTHER, takes=0.0)
+    first = standby.now
+    standby.now += 0.4
+    standby.read(OTHER._replace(connected=False), takes=0.0)
+    passed = standby.watch.passed(first + 10.0)
+    assert passed == (10.0 - AFTER_BEAT, 10.0 + BEAT_TIMEOUT + BEFORE_BEAT)
+
+
+def test_an_owner_whose_beat_was_missing_may_have_stopped_long_ago(standby: Standby) -> None:
+    standby.read(OTHER, takes=0.0)
+    for _ in range(8):
+        standby.now += 0.5
+        standby.read(OTHER, takes=0.0)
+    standby.read(OTHER._replace(connected=False), takes=0.0)
+    assert standby.watch.passed(standby.now).most == float("inf")
+
+
+def test_what_follows_its_own_ownership_is_later_than_its_claim(standby: Standby) -> None:
+    standby.read(OTHER._replace(owner=""), takes=0.0)
+    standby.watch.claimed(8, standby.now)
+    claimed = standby.now
+    standby.now += 50.0
+    standby.watch.lost(standby.now)
+    standby.read(OTHER._replace(epoch=9), takes=0.0)
+    assert standby.watch.passed(standby.now).most == standby.now - claimed + BEFORE_BEAT
+
+
 def test_a_standby_that_could_not_read_the_lease_knows_less(standby: Standby) -> None:
     """The owner may have ended right after the last read."""
     standby.read(OTHER)
