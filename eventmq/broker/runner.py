@@ -13,6 +13,7 @@ then the store, so that no receipt of a committed job is lost. This module also 
 
 from __future__ import annotations
 
+import errno
 import logging
 import queue
 import threading
@@ -390,10 +391,12 @@ class BrokerRunner:
         try:
             self.addresses[name] = link.bind(address)
         except zmq.ZMQError as error:
-            why = "the address is in use" if error.errno == zmq.EADDRINUSE else str(error)
-            raise BindError(
-                f"cannot bind {name} to {address}: {why}; stop what uses it, or name another"
-            ) from error
+            reason, remedy = f"{error}", "name another"
+            if error.errno == zmq.EADDRINUSE:
+                reason, remedy = "the address is in use", "stop what uses it, or name another"
+            elif error.errno in {errno.ENODEV, zmq.EADDRNOTAVAIL}:
+                reason = "its host cannot be resolved, or is not an address of this machine"
+            raise BindError(f"cannot bind {name} to {address}: {reason}; {remedy}") from error
         if not is_pub:
             self._items.append((link.socket, _IN))
             if name in WORKER_PORTS:

@@ -54,7 +54,7 @@ def beat(target: Target, schedule_store: str | None, *, check: bool) -> None:
     store = app.settings.schedule_store
 
     def ready() -> None:
-        click.echo(f"ready app={app.name} store={store}")
+        click.echo(printable(f"ready app={app.name} store={store}"))
         runner.notifier.ready(f"fires the schedules of {app.name}")
 
     runner = app.make_beat(on_ready=ready)

@@ -155,7 +155,7 @@ def _ready_line(app: EventMQ) -> str:
     from eventmq.settings import describe
 
     shown = {row["name"]: row["value"] for row in describe(app.settings)}
-    return f"ready app={app.name} pool={shown['pool']} queues={shown['queues']}"
+    return printable(f"ready app={app.name} pool={shown['pool']} queues={shown['queues']}")
 
 
 def _list_tasks(app: EventMQ) -> None:

@@ -7,6 +7,7 @@ the parts that its task yields.
 from __future__ import annotations
 
 import enum
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +27,7 @@ from eventmq.errors import (
 )
 from eventmq.headers import parse_headers
 from eventmq.interfaces import Envelope
+from eventmq.text import printable
 from eventmq.wire.outcomes import EndRow, log_text, with_errors
 from eventmq.wire.results import REFERENCE
 from eventmq.wire.streams import WINDOW, WINDOW_BYTES, PartHead, decode_parts
@@ -800,7 +802,7 @@ def _queued_reason(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:
     connected = [row for row in workers if row.get("seen") is not None]
     serving = [row for row in connected if any(pair[1] == name for pair in row["queues"])]
     if not serving:
-        start = f"eventmq worker -A MODULE -Q {name}"
+        start = f"eventmq worker -A MODULE -Q {printable(shlex.quote(name))}"
         return f"no worker serves the queue {name!r}; start one with: {start}"
     named = task and parse_headers(str(info.get("headers", ""))).content_type
     if named and not any(_accepts(row, task) for row in serving):

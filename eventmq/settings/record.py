@@ -132,6 +132,8 @@ def _weights(value: object) -> list[object]:
 
 def _weight(text: str) -> tuple[object, str]:
     name, colon, weight = text.rpartition(":")
+    if not colon and text.rpartition("=")[2].strip().isdigit() and "=" in text:
+        raise ValueError(text)  # meant as a weight, not as a part of the name
     return (weight.strip(), name) if colon else (DEFAULT_WEIGHT, text)
 
 
@@ -242,7 +244,7 @@ QUEUE_LIMITS: Rule = {
     "check": _are_queue_limits,
 }
 QUEUES: Rule = {
-    "allowed": "name:weight pairs, weights from 1, no name twice",
+    "allowed": 'name:weight pairs as "email:40,default:10", weights from 1, no name twice',
     "parse": _weights,
     "check": _are_queue_weights,
 }

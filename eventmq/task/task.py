@@ -640,6 +640,10 @@ def task_name(function: Callable[..., Any]) -> str:
 def _check_function(function: Callable[..., Any], options: TaskOptions) -> None:
     if not inspect.isroutine(inspect.unwrap(function)):
         raise SettingsError(f"a task is a function; {function!r} is not one")
+    if isinstance(function, staticmethod):
+        raise SettingsError(
+            f"{function.__qualname__} is a staticmethod: write @staticmethod above @app.task"
+        )
     if _is_method(function):
         raise SettingsError(
             f"a task is a function, and {function.__qualname__} is a method: a worker has no "

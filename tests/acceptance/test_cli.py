@@ -96,6 +96,15 @@ def test_without_bind_all_ports_of_the_settings_are_opened(shell: Shell) -> None
     assert ["main", "worker", "admin", "publish", "subscribe"] == list(ready)[:5]
 
 
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_a_broker_whose_host_is_not_of_this_machine_says_so(shell: Shell, host: str) -> None:
+    address = f"tcp://{host}:47291"
+    ended = shell.run("broker", "--bind", address, "--insecure")
+    reason = "its host cannot be resolved, or is not an address of this machine; name another"
+    assert f"error: cannot bind main to {address}: {reason}" in ended.stderr
+    assert 1 == ended.returncode
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_a_broker_cleanly(shell: Shell, signum: int) -> None:
     broker = shell.start("broker", "--bind", FREE)
@@ -178,6 +187,12 @@ def test_a_worker_lists_its_tasks_and_reports_when_it_is_ready(shell: Shell) -> 
     [row] = shell.json("workers", "--broker", address)
     assert ("email:40,default:10", False) == (row["queues"], row["legacy"])
     assert 0 == worker.stop()
+
+
+def test_the_ready_line_of_a_worker_moves_no_cursor(shell: Shell) -> None:
+    address = shell.start("broker", "--bind", FREE).ready()["main"]
+    options = ("-A", "shop", "--broker", address, "-Q", "q\x1b[31m", "-c", "1")
+    assert r"q\x1b[31m:10" == shell.start("worker", *options).ready()["queues"]
 
 
 def test_a_worker_waits_for_a_broker_that_is_not_there_yet(shell: Shell) -> None:

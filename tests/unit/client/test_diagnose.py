@@ -36,6 +36,11 @@ def test_a_queue_without_workers_comes_with_the_command(workers: Any) -> None:
     assert said(workers=workers) == f"is still queued after 10.0 s: {START}"
 
 
+def test_the_command_for_a_queue_with_any_name_can_be_pasted() -> None:
+    start = said(workers=[], queue="a \x1b[1m; rm -rf ~").partition("start one with: ")[2]
+    assert start == r"eventmq worker -A MODULE -Q 'a \x1b[1m; rm -rf ~'"
+
+
 @pytest.mark.parametrize("change", [{"tasks": ["shop.other"]}, {"plain": True, "tasks": []}])
 def test_a_task_that_no_worker_knows_is_named_with_the_workers(change: Any) -> None:
     text = said(workers=[{**WORKER, **change}])

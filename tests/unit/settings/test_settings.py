@@ -201,6 +201,7 @@ def test_limits_of_queues_are_a_table_of_tables(load):
         ("queues", ()),
         ("queues", "a:0"),
         ("queues", "a:b"),
+        ("queues", "a=3"),
         ("queues", "a,a"),
         ("queues", [["a", 10]]),
         ("queues", [[1, 2, 3]]),
