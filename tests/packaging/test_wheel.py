@@ -95,6 +95,7 @@ def test_the_wheel_brings_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFi
         "postgres = eventmq_contrib.postgres",
         "prometheus = eventmq_contrib.prometheus",
         "spark = eventmq_contrib.spark",
+        "top = eventmq_contrib.top",
         "[pytest11]",
         "eventmq.testing.plugin = eventmq.testing.plugin",
     ]

@@ -14,6 +14,7 @@ from eventmq_contrib.gateways.emp.command import emp
 from eventmq_contrib.journal.command import journal
 from eventmq_contrib.prometheus.command import metrics
 from eventmq_contrib.spark.command import spark
+from eventmq_contrib.top.command import top
 from tests.support.page_files import ROOT
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ PAGE = (ROOT / "docs" / "reference" / "cli.rst").read_text(encoding="utf-8")
 
 program.load()
 ROOTS = {"eventmq": program, **{f"eventmq {each.name}": each for each in (
-    emp, journal, metrics, spark,
+    emp, journal, metrics, spark, top,
 )}}  # fmt: skip
 
 

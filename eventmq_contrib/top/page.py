@@ -1,0 +1,552 @@
+"""The page itself: polls the brokers in threads, shows a view, and acts on what is selected.
+
+Every text of a broker is escaped (`eventmq.cli.printable`) and shown as `rich.text.Text`, in which
+nothing is markup.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.coordinate import Coordinate
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Input, Static
+
+from eventmq.cli import printable
+from eventmq.errors import BrokerUnavailable, EventMQError, NotAllowed, SettingsError
+from eventmq_contrib.top.figures import History, clock
+from eventmq_contrib.top.views import (
+    FAILED,
+    JOBS,
+    OVERVIEW,
+    QUEUES,
+    ROWS,
+    RUNNING,
+    VIEWS,
+    Filter,
+    View,
+    cell,
+    details,
+    fitting,
+    overview,
+)
+
+if TYPE_CHECKING:
+    from eventmq import EventMQ
+
+    Request = tuple[View, Filter]
+
+__all__ = ["INTERVAL", "Broker", "Top"]
+
+#: Seconds between two polls.
+INTERVAL = 1.0
+
+#: Action -> views that have it.
+_ACTIONS: Mapping[str, Sequence[View]] = {
+    "pause": (QUEUES,), "retry": (FAILED,), "drop": (FAILED,), "cancel": (RUNNING, JOBS),
+}  # fmt: skip
+
+#: Colour of a state of a job; the word says the same.
+_COLOURS = {"failed": "red", "running": "blue", "delayed": "yellow"}
+
+
+@dataclass(eq=False, slots=True)
+class Broker:
+    """A broker of the page. Only the thread of the page writes here.
+
+    Attributes:
+        name: Name on the page.
+        app: Client of the broker.
+        history: Its last minute.
+        metrics: Its last answer to ``metrics``, None before the first.
+        answer: Its last answer to the request of the view that is shown, and that request.
+        state: What is known about it.
+        problem: Why the last call was not answered, "" if it was.
+        is_asked: Whether a poll is under way.
+    """
+
+    name: str
+    app: EventMQ
+    history: History = field(default_factory=History)
+    metrics: Mapping[str, Any] | None = None
+    answer: tuple[Request, Any] | None = None
+    state: str = "connecting"
+    problem: str = ""
+    is_asked: bool = False
+
+
+class Answered(Message):
+    """The end of a poll: an answer, or an error."""
+
+    def __init__(self, broker: Broker, request: Request, answer: Any) -> None:
+        super().__init__()
+        self.broker, self.request, self.answer = broker, request, answer
+
+
+class Said(Message):
+    """The end of an action: what it did."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+
+class Found(Message):
+    """The lines about a job."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+
+class Question(ModalScreen[bool]):
+    """A question before an action."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "dismiss(True)", "yes"),
+        Binding("n,escape", "dismiss(False)", "no"),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def compose(self) -> ComposeResult:
+        """Make the widgets."""
+        yield Static(Text(f"{self.text}\n\ny  yes    n  no"), id="box")
+
+
+class Details(ModalScreen[None]):
+    """Everything about one job."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "back")]
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def compose(self) -> ComposeResult:
+        """Make the widgets."""
+        text = "\n".join((*self.lines, "", "escape  back"))
+        yield VerticalScroll(Static(Text(text), id="job"), id="box")
+
+
+class Table(DataTable[Text]):
+    """A table whose cursor stays on its row when the rows change."""
+
+    _shown: tuple[Mapping[str, int], Sequence[str]] = ({}, ())
+
+    def show(self, columns: Mapping[str, int], rows: Mapping[str, Sequence[Text]]) -> None:
+        """Show rows.
+
+        Args:
+            columns: Name -> width in characters.
+            rows: Key of a row -> its cells.
+        """
+        shown = (dict(columns), [*rows])
+        if shown == self._shown:
+            for number, cells in enumerate(rows.values()):
+                for place, text in enumerate(cells):
+                    at = Coordinate(number, place)
+                    if self.get_cell_at(at) != text:
+                        self.update_cell_at(at, text)
+            return
+        key, line, scrolled = self.selected, self.cursor_row, self.scroll_y
+        with self.app.batch_update():
+            self.clear(columns=True)
+            for name, width in columns.items():
+                self.add_column(Text(printable(name)), width=width, key=name)
+            for row_key, cells in rows.items():
+                self.add_row(*cells, key=row_key)
+            keys = shown[1]
+            line = keys.index(key) if key in rows else min(line, len(keys) - 1)
+            self.scroll_to(y=scrolled, animate=False)
+            self.move_cursor(row=max(line, 0), animate=False)
+        self._shown = shown
+
+    @property
+    def selected(self) -> str:
+        """Key of the row under the cursor, "" if there is none."""
+        keys = self._shown[1]
+        return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else ""
+
+
+class Top(App[None]):
+    """The page.
+
+    Args:
+        brokers: At least one.
+        read_only: Whether it offers nothing that changes something.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "eventmq top"
+    CSS = """
+    #head, #said { height: auto; max-height: 4; }
+    Table { height: 1fr; }
+    Table > .datatable--cursor { text-style: bold reverse; }
+    Input { display: none; }
+    Input.open { display: block; }
+    Question, Details { align: center middle; }
+    #box { width: 90%; height: auto; max-height: 90%; border: round $foreground; padding: 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(str(number), f"view({number - 1})", view.name, show=False)
+            for number, view in enumerate(VIEWS, 1)
+        ),
+        Binding("p", "pause", "pause/resume"),
+        Binding("r", "retry", "retry"),
+        Binding("d", "drop", "drop"),
+        Binding("c", "cancel", "cancel"),
+        Binding("slash", "filter", "filter", key_display="/"),
+        Binding("escape", "unfilter", "no filter", show=False),
+        Binding("s", "sort", "sort"),
+        Binding("S", "flip", "reverse", show=False),
+        Binding("b", "broker", "broker"),
+        Binding("q", "quit", "quit"),
+    ]
+
+    def __init__(self, brokers: Sequence[Broker], *, read_only: bool = False) -> None:
+        super().__init__()
+        self.brokers = brokers
+        self.read_only = read_only
+        self.broker = brokers[0]
+        self.view: View = OVERVIEW
+        self.filter = Filter("")
+        #: Column by which rows are sorted, "" for the order of the broker.
+        self.sorted_by = ""
+        self.is_flipped = False
+        #: Key -> the row as it came, of the rows that are shown.
+        self.rows: dict[str, Mapping[str, Any]] = {}
+        # Not looked up: a query finds nothing of the page below a question.
+        self.head, self.said = Static(id="head"), Static(id="said")
+        self.table = Table(cursor_type="row")
+        self.box = Input(placeholder="words, queue=NAME, task=NAME, state=STATE or error=TYPE")
+
+    def compose(self) -> ComposeResult:
+        """Make the widgets."""
+        yield self.head
+        yield self.table
+        yield self.said
+        yield self.box
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to poll."""
+        self.table.focus()
+        self.set_interval(INTERVAL, self.poll)
+        self.poll()
+        self.show()
+
+    def on_resize(self) -> None:
+        """Fit the columns to the terminal."""
+        self.show()
+
+    # Polls
+
+    def poll(self) -> None:
+        """Ask each broker that owes no answer one call: that of the view, or whether it is there.
+
+        A broker that does not answer holds up no other, nor the page.
+        """
+        for broker in self.brokers:
+            if not broker.is_asked:
+                broker.is_asked = True
+                self._in_thread(self._ask, broker, (self.view, self.filter), self._call(broker))
+
+    def _in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
+        self.run_worker(partial(function, *arguments), thread=True, exit_on_error=True)
+
+    def _call(self, broker: Broker) -> tuple[str, dict[str, Any]]:
+        """Return the call for a broker, and its arguments."""
+        view = self.view
+        if view is not OVERVIEW and broker is not self.broker:
+            return "ping", {}
+        limit = {"limit": ROWS} if view.filters else {}
+        return view.call, {**view.arguments, **limit, **dict(self.filter.arguments)}
+
+    def _ask(self, broker: Broker, request: Request, call: tuple[str, dict[str, Any]]) -> None:
+        """Ask a broker, in a thread."""
+        try:
+            answer = broker.app.ask(*call)
+        except EventMQError as error:
+            answer = error
+        else:
+            answer = None if call[0] == "ping" else answer
+        self.post_message(Answered(broker, request, answer))
+
+    def on_answered(self, event: Answered) -> None:
+        """Take an answer over, and show it."""
+        broker, answer = event.broker, event.answer
+        broker.is_asked = False
+        broker.problem = ""
+        if isinstance(answer, BrokerUnavailable):
+            broker.problem = str(answer)
+            if not broker.state.startswith("missing"):
+                broker.state = f"missing since {clock(time.time())}"
+        elif isinstance(answer, EventMQError):
+            broker.state, broker.problem = "up", str(answer)
+        else:
+            broker.state = "up"
+            if event.request[0] is OVERVIEW:
+                broker.metrics = answer
+                broker.history.add(answer, time.monotonic())
+            elif answer is not None:
+                broker.answer = (event.request, answer)
+        if event.request != (self.view, self.filter):
+            self.poll()
+        self.show()
+
+    # What is shown
+
+    def show(self) -> None:
+        """Show the answers that are there."""
+        if not self.table.is_attached:
+            return
+        now = time.time()
+        columns = [*self.view.columns]
+        if self.view is OVERVIEW:
+            columns += [broker.name for broker in self.brokers]
+            about = {b.name: (b.metrics, b.history, b.state) for b in self.brokers}
+            rows, complete = overview(about), ""
+        else:
+            rows, complete = self._listing(now)
+        cells = [{name: cell(name, row.get(name), now) for name in columns} for row in rows]
+        gives_way = self.view.gives_way
+        widths = fitting(columns, cells, self.size.width - 2, gives_way)
+        self.rows = {str(row[self.view.key]): row for row in rows}
+        self.table.show(
+            widths,
+            {
+                key: [_text(name, texts[name]) for name in widths]
+                for key, texts in zip(self.rows, cells, strict=True)
+            },
+        )
+        self.head.update(self._head(complete))
+
+    def _listing(self, now: float) -> tuple[list[Mapping[str, Any]], str]:
+        """Return the rows of the view, filtered and sorted, and a note about their extent."""
+        if self.broker.answer is None or self.broker.answer[0] != (self.view, self.filter):
+            return [], ""
+        answer = self.broker.answer[1]
+        all_rows = [*self.view.rows(answer)]
+        rows = [row for row in all_rows if self.filter.has(row, self.view.columns, now)]
+        if by := self.sorted_by:
+            known = [row for row in rows if row.get(by) not in {None, ""}]
+            largest_first = any(isinstance(row[by], (int, float)) for row in known)
+            known.sort(key=lambda row: row[by], reverse=largest_first != self.is_flipped)
+            rows = known + [row for row in rows if row.get(by) in {None, ""}]
+        return rows, _extent(self.view, answer, len(all_rows))
+
+    def _head(self, extent: str) -> Text:
+        """Return the lines above the table."""
+        text = Text()
+        for broker in self.brokers:
+            label = f"{printable(broker.name)}: {broker.state}"
+            _add(text, label, is_chosen=broker is self.broker and len(self.brokers) > 1)
+        text.append("read-only\n" if self.read_only else "\n")
+        for number, view in enumerate(VIEWS, 1):
+            _add(text, f"{number} {view.name}", is_chosen=view is self.view)
+        about = [f"filter: {printable(self.filter.text)}"] if self.filter.text else []
+        about += [f"sorted by {self.sorted_by}"] if self.sorted_by else []
+        about += [extent] if extent else []
+        about += [printable(self.broker.problem)] if self.broker.problem else []
+        return text.append("\n" + "; ".join(about))
+
+    def say(self, text: str) -> None:
+        """Show a line below the table, with the time."""
+        self.said.update(Text(f"{clock(time.time())}  {printable(text)}"))
+
+    def on_said(self, event: Said) -> None:
+        """Show what an action did, and its effect."""
+        self.say(event.text)
+        self.poll()
+
+    # Keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Return whether a key has its action now: an action belongs to a view."""
+        if action in _ACTIONS:
+            return not self.read_only and self.view in _ACTIONS[action]
+        return action != "broker" or len(self.brokers) > 1
+
+    def action_view(self, number: int) -> None:
+        """Show another view."""
+        self.view, self.filter, self.sorted_by = VIEWS[number], Filter(""), ""
+        self.refresh_bindings()
+        self.poll()
+        self.show()
+
+    def action_broker(self) -> None:
+        """Show the next broker."""
+        place = self.brokers.index(self.broker) + 1
+        self.broker = self.brokers[place % len(self.brokers)]
+        self.poll()
+        self.show()
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        columns = ["", *self.view.columns]
+        self.sorted_by = columns[(columns.index(self.sorted_by) + 1) % len(columns)]
+        self.show()
+
+    def action_flip(self) -> None:
+        """Reverse the order."""
+        self.is_flipped = not self.is_flipped
+        self.show()
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        self.box.value = self.filter.text
+        self.box.add_class("open").focus()
+
+    def action_unfilter(self) -> None:
+        """Remove the filter, or close its line."""
+        self._set_filter("")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Use a filter."""
+        self._set_filter(event.value.strip())
+
+    def _set_filter(self, text: str) -> None:
+        try:
+            self.filter = Filter.read(text, self.view)
+        except SettingsError as error:
+            self.say(str(error))
+            return
+        self.box.remove_class("open")
+        self.table.focus()
+        self.poll()
+        self.show()
+
+    # Actions
+
+    def action_pause(self) -> None:
+        """Pause the queue, or resume it."""
+        if row := self.selected:
+            name = row["name"]
+            verb = "resume" if row["paused"] else "pause"
+            self._act(verb, f"queue {name}", {"queue": name}, lambda _: f"{verb}d queue {name}")
+
+    def action_retry(self) -> None:
+        """Retry the failed job."""
+        if row := self.selected:
+            self._act_on_job("retry", row, "queued", "queued again", attempts=[row["attempt"]])
+
+    def action_drop(self) -> None:
+        """Drop the failed job."""
+        if row := self.selected:
+            self._act_on_job("drop", row, "dropped", "dropped")
+
+    def action_cancel(self) -> None:
+        """Cancel the job."""
+        if row := self.selected:
+            self._act_on_job("cancel", row, "cancelled", "cancelled")
+
+    @property
+    def selected(self) -> Mapping[str, Any] | None:
+        """The row under the cursor, None if there is none."""
+        return self.rows.get(self.table.selected)
+
+    def _act_on_job(
+        self, verb: str, row: Mapping[str, Any], wanted: str, done: str, **more: Any
+    ) -> None:
+        """Ask, and act on a job; ``wanted`` is its state then, ``done`` the word for it."""
+        what = f"job {row['id']} ({row['task'] or 'legacy'})"
+
+        def said(answer: Sequence[Sequence[str]]) -> str:
+            [(_, state, before)] = answer
+            if state == wanted != before:
+                return f"{done}: {what}, which was {before}"
+            return f"not done: {what} is {state or 'not known any more'}"
+
+        self._act(verb, what, {"ids": [row["id"]], **more}, said)
+
+    def _act(
+        self, verb: str, what: str, arguments: Mapping[str, Any], said: Callable[[Any], str]
+    ) -> None:
+        """Ask, and if the answer is yes make a call of the same name as the verb."""
+        broker = self.broker
+        actor = broker.app.settings.actor
+        at = f" of broker {broker.name}" if len(self.brokers) > 1 else ""
+
+        def answered(yes: bool | None) -> None:  # noqa: FBT001 - textual hands it over
+            if yes:
+                self._in_thread(self._make, broker, verb, arguments, said)
+            else:
+                self.say(f"nothing done: {verb} {what}")
+
+        question = f"{verb.capitalize()} {what}{at}, as {actor or 'nobody'}?"
+        self.push_screen(Question(printable(question)), answered)
+
+    def _make(
+        self, broker: Broker, call: str, arguments: Mapping[str, Any], said: Callable[[Any], str]
+    ) -> None:
+        """Make a call that acts, in a thread."""
+        try:
+            text = f"{said(broker.app.ask(call, arguments))}; by {broker.app.settings.actor}"
+        except BrokerUnavailable as error:
+            text = f"no answer, so it may or may not be done: {error}"
+        except EventMQError as error:
+            text = f"not done: {error}"
+        self.post_message(Said(text))
+
+    def on_data_table_row_selected(self) -> None:
+        """Show the job under the cursor."""
+        if self.view in {RUNNING, JOBS, FAILED} and (row := self.selected):
+            self._in_thread(self._find, self.broker, row["id"])
+
+    def on_found(self, event: Found) -> None:
+        """Show the lines about a job."""
+        self.push_screen(Details(event.lines))
+
+    def _find(self, broker: Broker, job_id: str) -> None:
+        """Ask about a job, in a thread."""
+        try:
+            job = broker.app.job(job_id)
+            try:
+                info = job.info(args=True)
+            except NotAllowed:
+                info = job.info()
+        except EventMQError as error:
+            self.post_message(Said(str(error)))
+        else:
+            self.post_message(Found([*details(info, time.time())]))
+
+
+def _text(column: str, text: str) -> Text:
+    style = _COLOURS.get(text, "") if column == "state" else ""
+    return Text(text, style, no_wrap=True, overflow="ellipsis", end="")
+
+
+def _add(text: Text, label: str, *, is_chosen: bool) -> None:
+    """Append a label; brackets mark the chosen one where there are no colours."""
+    text.append(f"[{label}]" if is_chosen else f" {label} ", "bold" if is_chosen else "")
+
+
+def _extent(view: View, answer: Any, rows: int) -> str:
+    """Return how far a listing reaches."""
+    if not rows:
+        return f"no {view.name}" if not view.filters or _is_complete(answer) else _back(answer)
+    if not view.filters or _is_complete(answer):
+        return ""
+    return f"the newest {rows}, {_back(answer)}"
+
+
+def _is_complete(answer: Mapping[str, Any]) -> bool:
+    return bool(answer.get("complete", not answer["cursor"]))
+
+
+def _back(answer: Mapping[str, Any]) -> str:
+    at = answer.get("searched_to")
+    return f"searched back to {clock(at)}" if at else "there are more"
