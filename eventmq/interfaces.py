@@ -829,6 +829,20 @@ class Upkeep(Protocol):
         """Accept that the store was restored; return sentences about the consequences."""
 
 
+class StoreReader(Protocol):
+    """Answers listings beside the commits. One thread."""
+
+    def read(self, query: Any) -> Any:
+        """Return the result of a `ListJobs`, `ListFailed`, `CountJobs` or `GroupFailures`.
+
+        It sees every commit that ended before. Any exception refuses the query, and the reader is
+        closed.
+        """
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+
+
 class QueueStore(Protocol):
     """Keeps jobs, leases and outcomes, and what brokers that share it must agree on.
 
@@ -863,6 +877,12 @@ class QueueStore(Protocol):
 
     def open(self) -> Recovered:
         """Open or create the store. Raises `StoreError` with the remedy."""
+
+    def reader(self) -> Callable[[], StoreReader] | None:
+        """Return what opens a reader for listings, in the thread that will use it.
+
+        None if only commits can read. Called after `open`.
+        """
 
     def submit(self, batch: Sequence[Write]) -> None:
         """Start a commit. Never raises: `finished` returns a failure."""

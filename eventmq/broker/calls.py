@@ -18,10 +18,10 @@ from eventmq.broker.state import FULL, DeferredSend
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobState
-from eventmq.store.reads import FindJobs, FindLineage, History, Lineage, ListJobs, ReadLogs
+from eventmq.store.reads import FindJobs, FindLineage, History, Lineage, ReadLogs
 from eventmq.store.writes import Attempt, RecordOperation
 from eventmq.wire.batches import pack
-from eventmq.wire.commands import read_flag, read_limit, read_text, read_texts
+from eventmq.wire.commands import read_flag, read_text, read_texts
 from eventmq.wire.features import Features
 from eventmq.wire.owner import ACTIVE
 
@@ -66,7 +66,6 @@ class Calls:
         state.calls |= {
             "state": self._state,
             "info": self._info,
-            "jobs": self._jobs,
             "queues": lambda peer, call, _: self.state.answer(peer, call, self._queues()),
             "workers": lambda peer, call, _: self.state.answer(peer, call, self._workers()),
             "status": lambda peer, call, _: self.state.answer(peer, call, self._status()),
@@ -142,28 +141,6 @@ class Calls:
             "content_type": stored.content_type, "headers": job.headers,
             "leased": wall_of(entry[1].leased) if entry is not None and entry[1].leased else 0.0,
         }  # fmt: skip
-
-    def _jobs(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        name = read_text(arguments, "state")
-        try:
-            job_state = JobState(name) if name else None
-        except ValueError:
-            states = ", ".join(JobState)
-            raise ProtocolError(
-                f"state is one of {states}, not {name[:40]!r}", code="bad-arguments"
-            ) from None
-        query = ListJobs(
-            job_state, read_text(arguments, "queue") or None, read_text(arguments, "task") or None,
-            read_text(arguments, "cursor"), read_limit(arguments),
-        )  # fmt: skip
-
-        def settle(write_result: tuple[list[JobRow], str]) -> None:
-            rows, cursor = self.state.transient.merge(query, *write_result, self.state.now)
-            maps = [self.row(row) for row in rows]
-            maps = [row for row in maps if job_state is None or row["state"] == job_state.value]
-            self.state.answer(peer, call, {"jobs": maps, "cursor": cursor})
-
-        self.state.write(query, settle)
 
     # The broker
 

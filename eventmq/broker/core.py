@@ -17,6 +17,7 @@ from eventmq.broker.calls import Calls, answer
 from eventmq.broker.dispatch import Dispatch
 from eventmq.broker.events import EventFeed
 from eventmq.broker.graphs import GraphTracker
+from eventmq.broker.listings import ListingCalls
 from eventmq.broker.maintenance import Expiry, IdleQueues, Promotion, Retention
 from eventmq.broker.metrics import BrokerMetrics
 from eventmq.broker.operations import BulkOperations, OperatorCalls
@@ -31,8 +32,10 @@ from eventmq.broker.waiters import ResultWaiters
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.store.metrics import OTHER
 from eventmq.store.reads import (
+    CountJobs,
     FindJobs,
     FindLineage,
+    GroupFailures,
     History,
     ListFailed,
     ListGraph,
@@ -101,8 +104,8 @@ _BAD_VALUE = (
 
 #: Reads: they change nothing, so they can be repeated.
 _READS = (
-    FindJobs, FindLineage, History, ListFailed, ListGraph, ListJobs, LoadSchedules, ReadEvents,
-    ReadLogs,
+    CountJobs, FindJobs, FindLineage, GroupFailures, History, ListFailed, ListGraph, ListJobs,
+    LoadSchedules, ReadEvents, ReadLogs,
 )  # fmt: skip
 
 
@@ -148,6 +151,7 @@ class BrokerCore:
         #: Sends HEARTBEATs; the runner notifies it of lost connections.
         self.heartbeats = self.sessions.heartbeats
         self.bulk = BulkOperations(state, self.operations)
+        self.listings = ListingCalls(state, self.calls, self.bulk.read_operation)
         self.promotion = Promotion(state, self.outcomes)
         self.expiry = Expiry(state, self.outcomes)
         self.retention = Retention(state)

@@ -1,4 +1,4 @@
-"""Operator calls: ``cancel retry drop failed pause resume clock.accept bulk``.
+"""Operator calls: ``cancel retry drop pause resume clock.accept bulk``.
 
 A cancelled job ends in the store at once, wherever it is, and the peers that wait for it are
 notified. If it is running, its lease ends: the worker is asked to stop, and its later answers
@@ -14,7 +14,6 @@ from eventmq.broker.acts import act_of, by
 from eventmq.broker.state import SingleWrite, fields_of
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
-from eventmq.store.reads import ListFailed
 from eventmq.store.writes import (
     ApplyToJobs,
     AuditFields,
@@ -33,7 +32,6 @@ from eventmq.wire.batches import pack
 from eventmq.wire.commands import (
     Cancel,
     read_flag,
-    read_limit,
     read_numbers,
     read_text,
     read_texts,
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
     from eventmq.broker.sessions import Sessions
     from eventmq.broker.state import State
     from eventmq.job import JobRecord
-    from eventmq.store.reads import JobRow
     from eventmq.store.writes import Act, AffectedJobs
 
 __all__ = ["SLICE", "BulkOperations", "OperatorCalls", "failed_filter"]
@@ -97,7 +94,7 @@ def failed_filter(arguments: Mapping[str, Any], ahead: float) -> Operation:
 
 
 class OperatorCalls:
-    """Cancels, retries and drops jobs, lists failed ones, and pauses queues."""
+    """Cancels, retries and drops jobs, and pauses queues."""
 
     def __init__(self, state: State, outcomes: Outcomes, sessions: Sessions, calls: Calls) -> None:
         self.state = state
@@ -108,7 +105,6 @@ class OperatorCalls:
             "cancel": self._cancel,
             "retry": lambda peer, call, args: self._apply(peer, call, args, "retry"),
             "drop": lambda peer, call, args: self._apply(peer, call, args, "drop"),
-            "failed": self._failed,
             "pause": lambda peer, call, args: self._pause(peer, call, args, paused=True),
             "resume": lambda peer, call, args: self._pause(peer, call, args, paused=False),
             "clock.accept": self._accept_clock,
@@ -184,17 +180,6 @@ class OperatorCalls:
             settle,
             self.state.report_undone(peer, call),
         )
-
-    def _failed(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        filters = failed_filter(arguments, self.state.keeper.ahead)
-
-        def settle(write_result: tuple[list[JobRow], str]) -> None:
-            rows, cursor = write_result
-            answer = {"failed": [self.calls.row(row) for row in rows], "cursor": cursor}
-            self.state.answer(peer, call, answer)
-
-        write = ListFailed(filters, read_text(arguments, "cursor"), read_limit(arguments))
-        self.state.write(write, settle)
 
     def _pause(self, peer: Peer, call: str, arguments: Mapping[str, Any], *, paused: bool) -> None:
         queue = self.known_queue(read_text(arguments, "queue"))
@@ -340,7 +325,7 @@ class BulkOperations:
         if bulk_id in self._bulk:
             self._answer(peer, call, self._bulk[bulk_id])
             return
-        operation = self._operation(arguments)
+        operation = self.read_operation(arguments)
         if not 0 < len(bulk_id) <= self.state.limits.max_id:
             raise ProtocolError(
                 f"a bulk operation has an id of 1 to {self.state.limits.max_id} characters",
@@ -361,7 +346,8 @@ class BulkOperations:
         self.state.record(RecordOperation(act, operation.queue, operation.task))
         self.state.write(BeginBulkOperation(record), settle, self.state.report_undone(peer, call))
 
-    def _operation(self, arguments: Mapping[str, Any]) -> Operation:
+    def read_operation(self, arguments: Mapping[str, Any]) -> Operation:
+        """Return the action and the filters of a call; raises `ProtocolError` for wrong ones."""
         action = read_text(arguments, "action")
         filters = failed_filter(arguments, self.state.keeper.ahead)
         if action not in {"cancel", "retry", "drop"}:

@@ -28,6 +28,7 @@ from eventmq.broker.authenticator import Authenticator
 from eventmq.broker.core import PORTS, WORKER_PORTS, BrokerCore
 from eventmq.broker.grants import Grant
 from eventmq.broker.ownership import HANDOVER, Candidate, stand_by, tell_peers
+from eventmq.broker.reading import ReaderThread
 from eventmq.broker.relays import Relays
 from eventmq.broker.state import DeferredSend
 from eventmq.errors import BindError, EventMQError, Fenced, NotAllowed, StoreError, Unknown
@@ -270,6 +271,7 @@ class BrokerRunner:
         #: Reports the state of this broker to a service manager; each loop sends a sign of life.
         self.notifier = Notifier({})
         self._commits = Histogram(COMMIT_BUCKETS)
+        self._reader: ReaderThread | None = None  # made when the store is open
         #: Queries of other threads to the core, each with the queue for its answer.
         self._queries: queue.SimpleQueue[tuple[_Query, queue.SimpleQueue[Any]]] = (
             queue.SimpleQueue()
@@ -351,11 +353,24 @@ class BrokerRunner:
         self.core.state.unread_bytes = lambda: self._total.used
         self._keep(recovered.keeper)
         self.core.recover(recovered, self._now())
+        self._begin_reading()
         self.core.state.write(Announce(self.addresses), lambda _: None)
         if self.observer is not None:
             last = recovered.next_event - 1
             self._observers = Observers(self.observer, self.core.state.events_id, last)
             self.core.events.observe = self._observers.put
+
+    def _begin_reading(self) -> None:
+        """Let listings be read beside the commits, if the store can do that."""
+        open_reader, wakeup = self.store.reader(), self._wakeup
+        if open_reader is not None and wakeup is not None:
+            self._reader = ReaderThread(open_reader, wakeup.set)
+            self.core.state.reader = self._reader.read
+
+    def _end_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def _observe(self, core: BrokerCore) -> None:
         """Connect a core to the metrics that are measured outside of it."""
@@ -458,6 +473,8 @@ class BrokerRunner:
 
     def _answer_queries(self, wakeup: Wakeup) -> None:
         wakeup.clear()  # first, since later queries set it again
+        if self._reader is not None:
+            self._reader.take()
         while not self._queries.empty():
             query, answer = self._queries.get()
             answer.put(query(self.core))
@@ -590,6 +607,7 @@ class BrokerRunner:
         standby: bool = False,
     ) -> None:
         """Start with a new core, recovered or as a standby; ask peers to inform again."""
+        self._end_reading()
         old, self.core = self.core, self._new_core()
         self._observe(self.core)
         self.core.schedules.check = old.schedules.check
@@ -649,6 +667,7 @@ class BrokerRunner:
         for link in self._links.values():
             link.close()
         self._links.clear()
+        self._end_reading()
         self.store.close()
         if self._observers is not None:
             self._observers.close()

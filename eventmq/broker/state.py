@@ -93,6 +93,8 @@ class State:
     calls: dict[str, Callable[[Peer, str, Mapping[str, Any]], None]] = field(default_factory=dict)
     #: Returns how many bytes wait for all peers; the runner sets it.
     unread_bytes: Callable[[], int] = field(default=lambda: 0)
+    #: Carries `read` out beside the commits; None if the commits do. The runner sets it.
+    reader: Callable[[Any, Callable[[Any], None], Callable[[str], None]], None] | None = None
     #: Metrics of the jobs, which the store counts.
     metrics: JobMetrics = field(default_factory=JobMetrics)
     #: Durations of commits; the runner sets and updates it.
@@ -234,6 +236,21 @@ class State:
         self._batch.append(write)
         self._settles.append(settle)
         self._undos.append(undo)
+
+    def read(
+        self, query: Write, settle: Callable[[Any], None], refuse: Callable[[str], None]
+    ) -> None:
+        """Queue a read that need not see the writes of this tick: a listing.
+
+        Args:
+            query: The read.
+            settle: Called with its result in a later tick.
+            refuse: Called with the reason, for people, if it was not carried out.
+        """
+        if self.reader is None:
+            self.write(query, settle)
+        else:
+            self.reader(query, settle, refuse)
 
     def record(self, write: Write) -> None:
         """Queue a write that nothing waits for, such as that of an event beside other writes."""

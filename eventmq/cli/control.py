@@ -288,6 +288,11 @@ def failed() -> None:
 @failed.command("list", cls=Command, exits={NO_BROKER: ""})
 @_takes_filters
 @click.option(
+    "--text",
+    metavar="TEXT",
+    help="Only jobs whose error has this text in its type, message or traceback, in any case.",
+)
+@click.option(
     "--limit", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N",
     help="Maximum number of rows.",
 )  # fmt: skip

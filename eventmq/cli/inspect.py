@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import FAILED, NO_BROKER, NOT_FOUND, WRONG_USAGE, Command, count_of
+from eventmq.cli.command import (
+    FAILED,
+    NO_BROKER,
+    NOT_FOUND,
+    WRONG_USAGE,
+    Command,
+    count_of,
+    read_timestamp,
+)
 from eventmq.cli.output import (
     STATE_COLOURS,
     age,
@@ -437,6 +445,18 @@ def _worker_briefly(row: Row) -> dict[str, Any]:
 )  # fmt: skip
 @click.option("--task", metavar="NAME", help="Only jobs of this task.")
 @click.option(
+    "--key", metavar="KEY", help="Only jobs with this limit key; ended ones have none any more."
+)
+@click.option(
+    "--since",
+    callback=read_timestamp,
+    metavar="WHEN",
+    help="Only jobs submitted after: 2h for two hours ago, or 2026-01-31T12:00.",
+)
+@click.option(
+    "--until", callback=read_timestamp, metavar="WHEN", help="Only jobs submitted before."
+)
+@click.option(
     "--limit", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N",
     help="Maximum number of rows.",
 )  # fmt: skip
@@ -444,7 +464,7 @@ def _worker_briefly(row: Row) -> dict[str, Any]:
 @takes_wide
 @takes_target
 def jobs(
-    target: Target, limit: int, as_json: bool, wide: bool, state: str | None, **filters: str | None
+    target: Target, limit: int, as_json: bool, wide: bool, state: str | None, **filters: Any
 ) -> None:
     """List jobs, the newest first, including ended ones.
 

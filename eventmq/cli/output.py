@@ -314,7 +314,10 @@ def none_of(rows: str, **filters: Any) -> str:
         rows: Name of the rows, in the plural.
         **filters: Filters of the command; None is ignored.
     """
-    words = {"queue": "in queue", "task": "of task", "error": "with error"}
+    words = {
+        "queue": "in queue", "task": "of task", "error": "with error", "key": "with key",
+        "text": "with text",
+    }  # fmt: skip
     chosen = {words.get(name, name): value for name, value in filters.items() if value is not None}
     texts = (local_time(v) if isinstance(v, float) else printable(str(v)) for v in chosen.values())
     parts = (f" {word} {text}" for word, text in zip(chosen, texts, strict=True))
@@ -343,10 +346,17 @@ def show_latest(
         click.echo(f"The newest {limit}; --limit shows more.", err=True)
 
 
+#: Seconds between two reports of a search.
+_REPORT_EVERY = 2.0
+
+
 def rows_of(
     app: EventMQ, listing: str, filters: Mapping[str, Any], limit: int
 ) -> Iterator[dict[str, Any]]:
     """Yield rows of a listing, page by page, up to the limit.
+
+    A page may have no rows: the broker examines a limited number for each. A search that takes long
+    says on a terminal how far it is.
 
     Args:
         app: The app whose broker is asked.
@@ -355,9 +365,12 @@ def rows_of(
         limit: Maximum number of rows.
     """
     arguments = {name: value for name, value in filters.items() if value is not None}
-    cursor = ""
+    cursor, report_at = "", time.monotonic() + _REPORT_EVERY
     while limit:
         page = app.ask(listing, {**arguments, "cursor": cursor, "limit": min(limit, MAX_ROWS)})
+        if time.monotonic() >= report_at and sys.stderr.isatty() and page.get("searched_to"):
+            report_at = time.monotonic() + _REPORT_EVERY
+            click.echo(f"searched back to {local_time(page['searched_to'])}", err=True)
         yield from page[listing]
         limit -= len(page[listing])
         cursor = page["cursor"]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from eventmq.engine.contract import Mismatch, Request, RowStore
     from eventmq.engine.engine import EVENTS_CAP, EVENTS_RING, CannotUndo, Engine, EventLog
     from eventmq.engine.identity import check_expected, read_clock
+    from eventmq.engine.listings import Reader
     from eventmq.engine.rows import WRONG_CHECKSUM
     from eventmq.engine.schedules import MAX_SCHEDULES, ScheduleTable, pack_row, read_rows
     from eventmq.engine.sql import Statements, names, quote, steps_between
@@ -48,6 +49,7 @@ __all__ = [
     "Mismatch",
     "Operation",
     "ReadEvents",
+    "Reader",
     "Request",
     "RowStore",
     "ScheduleTable",
@@ -72,6 +74,7 @@ __getattr__ = load_names(__name__, {
     "EVENTS_CAP": ".engine", "EVENTS_RING": ".engine", "CannotUndo": ".engine",
     "Engine": ".engine", "EventLog": ".engine",
     "check_expected": ".identity", "read_clock": ".identity",
+    "Reader": ".listings",
     "WRONG_CHECKSUM": ".rows",
     "MAX_SCHEDULES": ".schedules", "ScheduleTable": ".schedules", "pack_row": ".schedules",
     "read_rows": ".schedules",

@@ -13,6 +13,7 @@ from eventmq.engine import damaged
 from eventmq.engine.additions import move_waits
 from eventmq.engine.contract import Mismatch
 from eventmq.engine.identity import identify, read_clock, save_clock
+from eventmq.engine.listings import Listings, Reader
 from eventmq.engine.operations import (
     FailedJobs,
     OperatorWrites,
@@ -44,10 +45,12 @@ from eventmq.events import gap, pack_blocks
 from eventmq.store.events import events_of, portions
 from eventmq.store.metrics import JobMetrics
 from eventmq.store.reads import (
+    CountJobs,
     EventLogHead,
     EventRow,
     FindJobs,
     FindLineage,
+    GroupFailures,
     History,
     ListFailed,
     ListGraph,
@@ -135,9 +138,9 @@ _EVENT_ROW = ("first", "count", "offset", "body")
 #: Writes and reads that a peer requests. The other writes of a batch do not depend on them, so one
 #: that the store refuses can be left out.
 _SEPARABLE = (
-    Admit, AdmitGraph, AdvanceSchedules, ApplyToJobs, BeginBulkOperation, FindJobs, FindLineage,
-    History, ListFailed, ListGraph, ListJobs, LoadSchedules, PutSchedule, ReadEvents, ReadInputs,
-    ReadLogs, RemoveSchedule, SaveSchedules, SealEvents,
+    Admit, AdmitGraph, AdvanceSchedules, ApplyToJobs, BeginBulkOperation, CountJobs, FindJobs,
+    FindLineage, GroupFailures, History, ListFailed, ListGraph, ListJobs, LoadSchedules,
+    PutSchedule, ReadEvents, ReadInputs, ReadLogs, RemoveSchedule, SaveSchedules, SealEvents,
 )  # fmt: skip
 
 
@@ -415,6 +418,14 @@ class Engine:
             self.metrics,
         )  # fmt: skip
 
+    def reader(self, rows: RowStore) -> Reader:
+        """Return a reader of listings, for one other thread with a connection of its own.
+
+        Args:
+            rows: The store, through that connection.
+        """
+        return Reader(rows, self._period, self.keeper, self._clock)
+
     def _scan_ids(self) -> None:
         """Find out which ids need no look-up at admission, and which always need one.
 
@@ -432,8 +443,10 @@ class Engine:
         reads = Reads(tables, self.keeper)
         operations = OperatorWrites(tables, writes, reads)
         self._graphs = graphs = GraphReads(writes.graphs, reads, operations.cancel)
+        listings = Listings(tables, self.keeper, self._clock)
         failed_jobs = FailedJobs(tables, writes.attempts, writes.graphs.inputs)
         return {
+            **listings.handlers,
             Admit: writes.admit,
             Finish: writes.finish,
             Requeue: writes.requeue,
@@ -443,14 +456,12 @@ class Engine:
             Expire: operations.expire,
             ReadQueued: reads.read_queued,
             FindJobs: reads.find,
-            ListJobs: reads.list_jobs,
             History: writes.attempts.history,
             ApplyToJobs: operations.apply,
             BeginBulkOperation: operations.begin_bulk,
             ContinueBulkOperation: operations.bulk_slice,
             Pause: operations.pause,
             ForgetQueues: lambda write: tables.forget_queues(write.queues, write.at),
-            ListFailed: failed_jobs.list_failed,
             PruneFailed: failed_jobs.prune,
             AdmitGraph: writes.admit_graph,
             AdvanceGraphs: writes.graphs.advance,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from eventmq.engine.rows import Tables
     from eventmq.engine.writes import Attempts, Writes
     from eventmq.job import JobRecord
-    from eventmq.store.reads import JobRow, ListFailed
+    from eventmq.store.reads import JobRow
     from eventmq.store.writes import (
         ApplyToJobs,
         AuditFields,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         PruneFailed,
     )
 
-__all__ = ["FailedJobs", "OperatorWrites", "bulk_operations", "fits", "next_expiry"]
+__all__ = ["FailedJobs", "OperatorWrites", "bulk_operations", "fits", "fits_job", "next_expiry"]
 
 _WAITING = (STATE_CODES[JobState.DELAYED], STATE_CODES[JobState.QUEUED])
 
@@ -69,9 +69,6 @@ _BULK = ("id", "operation", "at", "bound", "cursor", "affected", "done")
 _RETRIED_BYTES = 8 * 1024 * 1024
 
 _RETRIED = (*FAILED_ROW, "unique_key")
-
-#: Rows that are scanned for one page of a listing, even if fewer match than fit.
-_SCAN = 5000
 
 #: Maximum number of rows that one scan reads.
 _PORTION = 1000
@@ -282,27 +279,12 @@ class OperatorWrites:
 
 
 class FailedJobs:
-    """Handlers of `ListFailed` and `PruneFailed`."""
+    """Handler of `PruneFailed`."""
 
     def __init__(self, tables: Tables, attempts: Attempts, inputs: StoredInputs) -> None:
         self.tables = tables
         self.attempts = attempts
         self.inputs = inputs
-
-    def list_failed(self, write: ListFailed) -> tuple[list[JobRow], str]:
-        """List failed jobs in pages; the cursor is ``time:number`` of the last scanned row."""
-        rows: list[JobRow] = []
-        scan = damaged.pages(
-            self.tables.store, "failed_at", BARE_FAILED_ROW, itemgetter(len(BARE_ROW), 0),
-            portion=_PORTION, limit=write.limit + 1, lt=_position(write.cursor), descending=True,
-        )  # fmt: skip
-        for scanned, row in enumerate(scan, 1):
-            failed = self.tables.failed(row)
-            if fits(failed, write.operation):
-                rows.append(failed)
-            if len(rows) >= write.limit or scanned >= _SCAN:
-                return rows, f"{failed.at!r}:{failed.job.seq}"
-        return rows, ""
 
     def prune(self, write: PruneFailed) -> Pruned:
         """Delete the oldest failed jobs while they are too old or have too many bytes."""
@@ -380,11 +362,3 @@ def fits(failed: JobRow, operation: Operation) -> bool:
 def _is_of_type(failed: JobRow, name: str) -> bool:
     kind = decode_error(failed.result or b"").type
     return name in {kind, kind.rpartition(".")[2]}
-
-
-def _position(cursor: str) -> tuple[float, int]:
-    at, _, seq = cursor.partition(":")
-    try:
-        return float(at), int(seq)
-    except ValueError:
-        return float("inf"), 0

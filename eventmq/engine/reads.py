@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import merge
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -17,7 +15,6 @@ from eventmq.engine.rows import (
     JOB_ROW,
     OUTCOME_ROW,
     job_prefix,
-    task_of,
 )
 from eventmq.job import JobRecord, JobState
 from eventmq.store.reads import GraphPage, GraphRow, JobRow, Lineage
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from eventmq.engine.contract import RowStore
     from eventmq.engine.graphs import GraphWrites
     from eventmq.engine.rows import Tables
-    from eventmq.store.reads import FindJobs, FindLineage, ListGraph, ListJobs, ReadQueued
+    from eventmq.store.reads import FindJobs, FindLineage, ListGraph, ReadQueued
     from eventmq.store.writes import AuditFields, CancelGraph, EndDeadlines
     from eventmq.timekeeping import Timekeeper
 
@@ -62,15 +59,9 @@ _CACHED = 20_000
 #: Maximum number of graphs, and of their jobs, that one commit deletes.
 _SLICE = 5000
 
-#: Rows that are scanned for one page of a listing, even if fewer match than fit.
-_SCAN = 20_000
-
-#: Maximum number of rows that one scan reads.
-_PORTION = 2000
-
 
 class Reads:
-    """Handlers of `ReadQueued`, `FindJobs` and `ListJobs`."""
+    """Handlers of `ReadQueued` and `FindJobs`."""
 
     def __init__(self, tables: Tables, keeper: Timekeeper) -> None:
         self.tables = tables
@@ -221,64 +212,6 @@ class Reads:
                 if row[0] not in seen:
                     seen.add(row[0])
                     yield table, row
-
-    def list_jobs(self, write: ListJobs) -> tuple[list[JobRow], str]:
-        """List jobs in pages, the newest first: by id, which begins with the time.
-
-        The cursor is the id of the last scanned row, so a job that moves from one table to another
-        between two pages is neither missed nor listed twice.
-        """
-        names = ["jobs", "failed", *self.tables.periods.values()]
-        tables = [self._rows(name, write) for name in names if self._may_hold(name, write.state)]
-        rows: list[JobRow] = []
-        newest_first = merge(*tables, key=itemgetter(0), reverse=True)
-        for scanned, (job_id, row) in enumerate(newest_first, 1):
-            if self._matches(row, write):
-                rows.append(row)
-            if len(rows) >= write.limit or scanned >= _SCAN:
-                return rows, job_id
-        return rows, ""
-
-    @staticmethod
-    def _may_hold(table: str, state: JobState | None) -> bool:
-        if state is None:
-            return True
-        if state is JobState.FAILED:
-            return table == "failed"
-        ended = state in {JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED}
-        return table.startswith("outcomes_") if ended else table == "jobs"
-
-    def _rows(self, table: str, write: ListJobs) -> Iterator[tuple[str, JobRow]]:
-        """Yield (id, job) of a table in descending order, from below the cursor."""
-        tables = self.tables
-        kinds: dict[str, tuple[str, Sequence[str], int, Callable[[tuple[Any, ...]], JobRow]]] = {
-            "jobs": ("jobs_id", BARE_ROW, 1, lambda row: JobRow(tables.job(row))),
-            "failed": ("failed_id", BARE_FAILED_ROW, 1, tables.failed),
-        }
-        index, columns, id_position, read = kinds.get(table) or (
-            table, BARE_OUTCOME_ROW, 0, lambda row: tables.outcome(row[:-1], self.keeper),
-        )  # fmt: skip
-        rows = damaged.pages(
-            tables.store, index, columns, lambda row: (damaged.shown(row[id_position]),),
-            portion=_PORTION, limit=write.limit + 1, lt=(write.cursor,) if write.cursor else (),
-            descending=True,
-        )  # fmt: skip
-        for row in rows:
-            job_row = read(row)
-            yield job_row.job.id, job_row
-
-    @staticmethod
-    def _matches(row: JobRow, write: ListJobs) -> bool:
-        job = row.job
-        return (
-            (write.queue is None or job.queue == write.queue)
-            and (write.task is None or task_of(job) == write.task)
-            and (
-                write.state is None
-                or job.state is write.state
-                or (write.state is JobState.RUNNING and job.state is JobState.QUEUED)
-            )
-        )
 
 
 # Graphs

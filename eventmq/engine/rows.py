@@ -43,12 +43,14 @@ __all__ = [
     "FAILED_ROW",
     "INSERT_ROW",
     "JOB_ROW",
+    "NO_QUEUE",
     "OUTCOME_ROW",
     "WRONG_CHECKSUM",
     "DamagedRow",
     "Tables",
     "damage_of",
     "data_crc",
+    "error_label",
     "is_intact",
     "job_prefix",
     "label_of",
@@ -95,7 +97,7 @@ BARE_OUTCOME_ROW = (
 _COUNTS = ("waiting", "delayed", "failed", "blocked")
 
 #: Queue of a job whose own queue cannot be read.
-_NO_QUEUE = "damaged"
+NO_QUEUE = "damaged"
 
 #: Maximum number of names, and of subqueues, whose numbers are cached.
 _CACHED = 10_000
@@ -106,6 +108,9 @@ FORGOTTEN_SLICE = 20_000
 
 #: Stored as the checksum of a row that is known to be damaged; a real one is never negative.
 WRONG_CHECKSUM = -1
+
+#: Maximum characters of the indexed type of an error.
+_MAX_ERROR = 200
 
 _STATES = {code: state for state, code in STATE_CODES.items()}
 
@@ -390,7 +395,7 @@ class Tables:
         except (EventMQError, ValueError, AttributeError):
             headers = ""
         job = JobRecord(
-            shown(row[1]), self._queue_names.get(_int_or_zero(row[2]), _NO_QUEUE), headers, body,
+            shown(row[1]), self._queue_names.get(_int_or_zero(row[2]), NO_QUEUE), headers, body,
             row[0], _int_or_zero(row[3]), _STATES.get(_int_or_zero(row[4]), JobState.QUEUED),
             _int_or_zero(row[5]), _int_or_zero(row[6]), damaged=True,
         )  # fmt: skip
@@ -449,7 +454,7 @@ class Tables:
         """Return a failure that replaces an outcome whose row is damaged."""
         text = damage_of(job_id)
         logger.error("%s: run eventmq fsck", text)
-        name = self._queue_names.get(_int_or_zero(queue), _NO_QUEUE)
+        name = self._queue_names.get(_int_or_zero(queue), NO_QUEUE)
         job = JobRecord(job_id, name, _headers(label), b"", state=JobState.FAILED, damaged=True)
         return JobRow(job, 0.0, ERROR_TYPE, _error(text))
 
@@ -549,6 +554,12 @@ def _headers(label: str) -> str:
 def task_of(job: JobRecord) -> str:
     """Return the name of the task in the headers of a job."""
     return parse_headers(job.headers).task
+
+
+def error_label(kind: str) -> str:
+    """Return the last part of the type of an error, by which failed jobs are indexed."""
+    label = kind.rpartition(".")[2][:_MAX_ERROR].replace("\0", "?")
+    return label.encode(errors="replace").decode()
 
 
 # Checksums

@@ -2,7 +2,8 @@
 
 - ``jobs``: unfinished jobs, each in one of the ``subqueues``.
 - ``chunks``: leases; one row leases all jobs of a chunk, and the rows of the jobs do not change.
-- ``failed``: failed jobs, with headers and body.
+- ``failed``: failed jobs, with headers and body. Operators look for these by queue, task and type
+  of the error (its last part), each with the time.
 - ``outcomes``: all other outcomes; one table per period of time, so that old ones are dropped with
   their table.
 - ``attempts``: failed attempts of jobs that were tried again.
@@ -130,8 +131,11 @@ TABLES: tuple[Table, ...] = (
           "leased real =0"), ("session", "number"), clustered=True, hot=True),
     Table("failed", _columns(f"""{_JOB}, result_crc integer, at real, content_type text,
           started real, run_time real, worker integer, size integer =0, unique_key text?,
-          headers text, body bytes, result bytes"""), ("seq",),
+          task text =, error text =, headers text, body bytes, result bytes"""), ("seq",),
           (Index("failed_id", ("id",), unique=True), Index("failed_at", ("at", "seq")),
+           Index("failed_queue", ("queue", "at", "seq")),
+           Index("failed_task", ("task", "at", "seq")),
+           Index("failed_error", ("error", "at", "seq")),
            Index("failed_unique", ("unique_key", "state", "created"),
                  where="unique_key IS NOT NULL")),
           derived=_NONE),

@@ -21,10 +21,12 @@ from eventmq.engine.rows import (
     WRONG_CHECKSUM,
     damage_of,
     data_crc,
+    error_label,
     is_intact,
     job_prefix,
     label_of,
     outcome_prefix,
+    task_of,
 )
 from eventmq.engine.unique import UniqueKeys, key_of
 from eventmq.errors import ProtocolError
@@ -40,7 +42,7 @@ from eventmq.store.writes import (
     unique_rule,
 )
 from eventmq.wire.batches import pack, unpack
-from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -96,7 +98,7 @@ _STATES = [state.value for state in JobState]
 #: Columns of a new job, a failed job, an outcome, a requeued job, a chunk and a limiter.
 _NEW_JOB = (*INSERT_ROW, "subqueue")
 
-_FAILED = (*FAILED_ROW, "size", "unique_key")
+_FAILED = (*FAILED_ROW, "size", "unique_key", "task", "error")
 
 _OUTCOME = (*OUTCOME_ROW, "unique_key")
 
@@ -505,7 +507,7 @@ class Writes:
         crc = data_crc(head, content_type, result)
         return (
             *columns, at, content_type, result, started, run_time, name, crc, head, size,
-            key_of(job.headers),
+            key_of(job.headers), task_of(job), error_label(decode_error(result).type),
         )  # fmt: skip
 
     # Unfinished jobs

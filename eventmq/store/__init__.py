@@ -7,8 +7,10 @@ docstring of its class describes. The contract is `eventmq.interfaces.QueueStore
 from __future__ import annotations
 
 from eventmq.store.reads import (
+    CountJobs,
     FindJobs,
     FindLineage,
+    GroupFailures,
     History,
     ListFailed,
     ListGraph,
@@ -73,6 +75,8 @@ Write = (
     | ReadEvents
     | FindJobs
     | ListJobs
+    | CountJobs
+    | GroupFailures
     | History
     | ApplyToJobs
     | BeginBulkOperation

@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     from eventmq.store.writes import Operation, ScheduleRow, SubqueueKey
 
 __all__ = [
+    "CountJobs",
     "EventLogHead",
     "EventRow",
+    "FailureGroup",
     "FindJobs",
     "FindLineage",
     "GraphPage",
     "GraphRow",
+    "GroupFailures",
     "History",
     "InputsPage",
+    "JobPage",
     "JobRow",
     "KeptLog",
     "Lineage",
@@ -81,10 +85,24 @@ class FindJobs(NamedTuple):
     max_bytes: int | None = None
 
 
+class JobPage(NamedTuple):
+    """Page of a listing that examines a limited number of rows for a limited time."""
+
+    rows: list[JobRow]
+    #: Where the next page begins, "" if there is none.
+    cursor: str
+    #: Creation, for failed jobs the failure, of the last examined job, in store time; 0.0 for none.
+    searched_to: float
+    #: Number of examined rows.
+    examined: int
+
+
 class ListJobs(NamedTuple):
     """Read up to ``limit`` jobs by filters, without their bodies, the newest (largest id) first.
 
-    Result: (list of JobRow, next cursor or "").
+    Result: JobPage. The jobs that run have the state ``queued`` here. ``key`` is a fairness key,
+    which only unfinished and failed jobs have. ``since`` and ``until`` are store times of the
+    creation, 0.0 for no limit.
     """
 
     state: JobState | None
@@ -92,6 +110,9 @@ class ListJobs(NamedTuple):
     task: str | None
     cursor: str
     limit: int
+    key: str | None = None
+    since: float = 0.0
+    until: float = 0.0
 
 
 class History(NamedTuple):
@@ -121,12 +142,51 @@ class ReadLogs(NamedTuple):
 class ListFailed(NamedTuple):
     """Read up to ``limit`` failed jobs by filters, without bodies, the last failed first.
 
-    Result: (list of `eventmq.store.JobRow`, next cursor or ""). ``operation`` has the filters.
+    Result: JobPage. ``operation`` has the filters. ``text`` is contained, in any case, in the type,
+    message or traceback of the error.
     """
 
     operation: Operation
     cursor: str
     limit: int
+    text: str = ""
+
+
+class CountJobs(NamedTuple):
+    """Count the jobs that an operation would apply to. Result: (count, whether it is complete).
+
+    If it is not complete, there are at least so many.
+    """
+
+    operation: Operation
+    #: Numbers of the jobs that are not counted.
+    excluded: frozenset[int] = frozenset()
+
+
+class FailureGroup(NamedTuple):
+    """Failed jobs of one task with one type of error, among the examined rows."""
+
+    task: str
+    error: str
+    size: int
+    #: Queue -> number of its jobs.
+    queues: dict[str, int]
+    #: Store times of the first and last failure.
+    first: float
+    last: float
+    #: Id and encoded error of the job that failed last; the error is b"" if it was not read.
+    sample: str
+    result: bytes
+
+
+class GroupFailures(NamedTuple):
+    """Group failed jobs by task and type of the error, the last failed first.
+
+    Result: (list of FailureGroup, next cursor or "", store time of the last examined failure).
+    """
+
+    operation: Operation
+    cursor: str
 
 
 class Lineage(NamedTuple):

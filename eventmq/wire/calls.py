@@ -82,11 +82,25 @@ CALLS: dict[str, CallSpec] = {
     ),
     "jobs": CallSpec(
         "client",
-        {"queue": "str?", "state": "str?", "task": "str?", "cursor": "str?", "limit": "int?"},
-        "map with jobs (list of maps as in info, without attempts, root, parent and progress) and "
-        "cursor ('' at the end)",
+        {
+            "queue": "str?",
+            "state": "str?",
+            "task": "str?",
+            "key": "str?",
+            "since": "float?",
+            "until": "float?",
+            "cursor": "str?",
+            "limit": "int?",
+        },
+        "map with jobs (list of maps as in info, without attempts, root, parent and progress), "
+        "cursor ('' at the end), complete (whether the search has reached the end), searched_to "
+        "(Unix time of the last examined job, 0.0 for none) and examined (number of rows)",
         "List jobs page by page, at most 1,000 rows each, the largest ids first. Ids made by our "
-        "clients begin with the time, so these jobs are the newest.",
+        "clients begin with the time, so these jobs are the newest. A page examines at most 5,000 "
+        "rows for at most 20 ms: it may have fewer rows than match, or none, and ``cursor`` says "
+        "where to go on. key is a fairness key, which ended jobs do not have; since and until are "
+        "Unix times of the submission. With since, a job whose own id sorts among older version 7 "
+        "ids may be missing.",
     ),
     "queues": CallSpec(
         "client",
@@ -242,11 +256,48 @@ CALLS: dict[str, CallSpec] = {
             "error": "str?, type",
             "since": "float?",
             "until": "float?",
+            "text": "str?",
             "cursor": "str?",
             "limit": "int?",
         },
-        "map with failed (list of maps as in ``jobs``) and cursor ('' at the end)",
-        "List failed jobs page by page, at most 1,000 rows each, the last failed first.",
+        "map with failed (list of maps as in ``jobs``), cursor, complete, searched_to and examined "
+        "as in ``jobs``",
+        "List failed jobs page by page, at most 1,000 rows each, the last failed first, in pages "
+        "as those of ``jobs``; error is a whole dotted name or its last part, since, until and "
+        "searched_to are Unix times of the failure, and text is contained, in any case, in the "
+        "type, message or traceback of the error.",
+    ),
+    "failures": CallSpec(
+        "client",
+        {
+            "queue": "str?",
+            "task": "str?",
+            "error": "str?, type",
+            "since": "float?",
+            "until": "float?",
+            "cursor": "str?",
+        },
+        "map with groups, cursor, complete and searched_to as in ``failed``; groups are maps with "
+        "task error (the last part of its type) count queues (map of their counts) first last "
+        "(Unix times) sample (the id of the job that failed last) and result (its encoded error, "
+        "or b'' in all but the first 100 groups)",
+        "Group failed jobs by task and type of the error, the last failed first. The counts are of "
+        "one page: add them up over the pages, and say 'at least' until ``complete``.",
+    ),
+    "count": CallSpec(
+        "client",
+        {
+            "action": "str, cancel, retry or drop",
+            "queue": "str?",
+            "task": "str?",
+            "state": "str?",
+            "error": "str?, type",
+            "since": "float?",
+            "until": "float?",
+            "running": "bool?",
+        },
+        "map with count and complete; if that is false, at least so many jobs match",
+        "Count the jobs to which ``bulk`` would apply its action now.",
     ),
     "retry": CallSpec(
         "admin",

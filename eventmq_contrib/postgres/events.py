@@ -1,4 +1,4 @@
-"""Event log reader: reads the events of a store in PostgreSQL, while a broker may write it."""
+"""Readers of a store in PostgreSQL beside the commits of its owner: of events, and of listings."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from eventmq_contrib.postgres.tables import VALUES
 from eventmq_contrib.postgres.versions import prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from eventmq.engine import Reader, RowStore
     from eventmq.sdk.events import EventLogHead, EventRow
     from eventmq_contrib.postgres.connection import Database
 
-__all__ = ["PostgresEventLogReader"]
+__all__ = ["PostgresEventLogReader", "PostgresReader"]
 
 #: Maximum seconds of a read.
 LIMIT = 30.0
@@ -109,3 +110,35 @@ class PostgresEventLogReader:
         except BaseException:
             connection.close()
             raise
+
+
+class PostgresReader:
+    """An `eventmq.sdk.StoreReader` with its own connection.
+
+    Args:
+        database: The database of the store.
+        answers: Returns what answers reads of rows.
+    """
+
+    def __init__(self, database: Database, answers: Callable[[RowStore], Reader]) -> None:
+        connection = connect(database, "listings", idle=IDLE, **_SNAPSHOT)
+        try:
+            self._rows = PostgresRows(connection, database.name, LIMIT)
+            self._rows.begin()
+            self._reader = answers(self._rows)
+            self._rows.commit()
+        except BaseException:
+            connection.close()
+            raise
+
+    def read(self, query: Any) -> Any:
+        """Return the result of a read, from one snapshot."""
+        self._rows.begin()
+        try:
+            return self._reader.answer(query)
+        finally:
+            self._rows.rollback()
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._rows.close()

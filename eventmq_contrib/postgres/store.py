@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from eventmq.engine import CannotUndo, Engine, check_expected
 from eventmq.sdk import EventMQError, Fenced, ProtocolError, QueueFull, StoreError, Unknown
 from eventmq_contrib.postgres.connection import DatabaseUnavailable
-from eventmq_contrib.postgres.events import PostgresEventLogReader
+from eventmq_contrib.postgres.events import PostgresEventLogReader, PostgresReader
 from eventmq_contrib.postgres.ownership import PostgresOwnership
 from eventmq_contrib.postgres.pipeline import ConnectionLost
 from eventmq_contrib.postgres.upkeep import PostgresUpkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.sdk import Clock
     from eventmq_contrib.postgres.connection import Database
@@ -69,6 +69,10 @@ class PostgresStore:
     def event_log(self) -> PostgresEventLogReader:
         """Return a reader of the events, with its own connection."""
         return PostgresEventLogReader(self._database)
+
+    def reader(self) -> Callable[[], PostgresReader]:
+        """Return what opens a reader with its own connection."""
+        return lambda: PostgresReader(self._database, self._engine.reader)
 
     def open(self) -> Any:
         """Read the stored state, on the session of the last successful claim.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import apsw
 import pytest
 
-from eventmq.engine import engine, operations, reads
+from eventmq.engine import engine, listings, operations
 from eventmq.interfaces import PluginContext
 from eventmq.plugins.queue_stores import memory
 from eventmq.plugins.queue_stores.sqlite import store
@@ -39,8 +39,8 @@ class TestMemory(QueueStoreSuite):
     @pytest.fixture(autouse=True)
     def small_portions(self, monkeypatch):
         for module, name, size in (
-            (operations, "_PORTION", 2), (operations, "_RETRIED_BYTES", 1), (reads, "_PORTION", 2),
-            (engine, "_PAGE", 1),
+            (operations, "_PORTION", 2), (operations, "_RETRIED_BYTES", 1),
+            (listings, "_PORTION", 2), (engine, "_PAGE", 1),
         ):  # fmt: skip
             assert isinstance(getattr(module, name), int)
             monkeypatch.setattr(module, name, size)

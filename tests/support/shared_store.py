@@ -211,6 +211,9 @@ class SharedStore:
     def event_log(self) -> None:
         return None
 
+    def reader(self) -> None:
+        return None
+
     def open(self) -> Recovered:
         with self._database.lock:
             self.ownership.check()

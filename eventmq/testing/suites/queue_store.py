@@ -354,7 +354,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         ids: list[str] = []
         cursor = ""
         for _ in range(1000):
-            rows, cursor = self.commit(store, ListJobs(state, queue, task, cursor, limit))[0]
+            rows, cursor, *_ = self.commit(store, ListJobs(state, queue, task, cursor, limit))[0]
             assert len(rows) <= limit
             ids += [row.job.id for row in rows]
             if not cursor:
@@ -374,10 +374,27 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
     def test_a_job_that_ends_between_two_pages_is_listed_once(self, store: QueueStore) -> None:
         """Although it moves to another table meanwhile."""
         jobs = self.admitted(store, 4)
-        first, cursor = self.commit(store, ListJobs(None, None, None, "", 2))[0]
+        first, cursor, *_ = self.commit(store, ListJobs(None, None, None, "", 2))[0]
         self.finish(store, self.end(jobs[0]), self.end(jobs[3]))
-        second, _ = self.commit(store, ListJobs(None, None, None, cursor, 9))[0]
+        second, *_ = self.commit(store, ListJobs(None, None, None, cursor, 9))[0]
         assert [row.job.id for row in (*first, *second)] == [job.id for job in jobs[::-1]]
+
+    def test_a_listing_keeps_to_times_and_key(self, store: QueueStore) -> None:
+        """Jobs are found by the time of their submission, whatever their ids."""
+        ids = []
+        for n in range(6):
+            headers = f"task:send,content-type:c,limit-key:{'vip' if n % 2 else ''}"
+            job = self.admitted(store, 1, headers=headers)[0]
+            ids.append((job.created, job.id))
+            self.clock.advance(2 * 86_400.0 if n in {1, 3} else 1.0)
+        since, until = ids[2][0], ids[4][0]
+        query = ListJobs(None, None, None, "", 9, since=since, until=until)
+        page = self.commit(store, query)[0]
+        assert [row.job.id for row in page.rows] == [ids[3][1], ids[2][1]]
+        assert (page.cursor, page.searched_to <= since) == ("", True)
+        assert page.examined < len(ids)  # jobs of other days are skipped
+        [row] = self.commit(store, query._replace(key="vip"))[0].rows
+        assert row.job.id == ids[3][1]
 
     def test_a_listing_keeps_to_its_filters(self, store: QueueStore) -> None:
         """The filters are state, queue, task, and all of them together."""
@@ -448,7 +465,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
     def test_a_listing_has_no_long_results(self, store: QueueStore) -> None:
         """A page may have a thousand jobs."""
         self.ended(store, _LONG)
-        rows, _ = self.commit(store, ListJobs(JobState.SUCCEEDED, None, None, "", 10))[0]
+        rows, *_ = self.commit(store, ListJobs(JobState.SUCCEEDED, None, None, "", 10))[0]
         assert [row.result for row in rows] == [None]
 
     # Unique keys

@@ -4,12 +4,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from eventmq.job import JobState
-from eventmq.store.reads import History, ListFailed, ReadLogs, ReadQueued
+from eventmq.store.reads import (
+    CountJobs,
+    GroupFailures,
+    History,
+    ListFailed,
+    ListJobs,
+    ReadLogs,
+    ReadQueued,
+)
 from eventmq.store.recovery import QueueCounts
 from eventmq.store.writes import (
     Admit,
@@ -31,6 +40,7 @@ from eventmq.store.writes import (
     WriteResult,
 )
 from eventmq.testing.suites.queue_store_recovery import StoreHarness
+from eventmq.wire.results import RemoteError, decode_error, encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -295,14 +305,125 @@ class OperationTests(StoreHarness):
         jobs = self.broken(store, 5, body=b"long")
         listed, cursor = [], ""
         for _ in range(3):
-            rows, cursor = self.commit(store, ListFailed(_ANY, cursor, 2))[0]
+            rows, cursor, *_ = self.commit(store, ListFailed(_ANY, cursor, 2))[0]
             listed += rows
         assert [row.job.id for row in listed] == [job.id for job in reversed(jobs)]
         assert {(f.job.body, f.result, f.job.state) for f in listed} == {
             (b"", b"error", JobState.FAILED)
         }
         assert cursor == ""
-        assert self.commit(store, ListFailed(Operation("", queue="no"), "", 2)) == [([], "")]
+        nothing = self.commit(store, ListFailed(Operation("", queue="no"), "", 2))[0]
+        assert nothing == ([], "", 0.0, 0)
+
+    def fail_with(
+        self, store: QueueStore, queue: str, task: str, error: RemoteError, n: int = 1
+    ) -> list[JobRecord]:
+        """Let jobs fail with an error."""
+        jobs = self.admitted(store, n, queue=queue, headers=f"task:{task},content-type:c")
+        ends = [self.end(job, JobState.FAILED, result=encode_error(error)) for job in jobs]
+        self.finish(store, *ends)
+        self.clock.advance(1.0)
+        return jobs
+
+    def failures(self, store: QueueStore) -> dict[str, list[str]]:
+        """Let jobs of two queues and tasks fail with three errors; return their ids by queue."""
+        lost = RemoteError("builtins.ConnectionError", "host Ä is away", "in line 7")
+        wrong = RemoteError("shop.errors.Declined", "card 1")
+        mail = self.fail_with(store, "mail", "send", lost, 2)
+        mail += self.fail_with(store, "mail", "send", wrong)
+        other = self.fail_with(store, "other", "pay", RemoteError("Declined", "card 2"))
+        return {"mail": [job.id for job in mail], "other": [job.id for job in other]}
+
+    @pytest.mark.parametrize(
+        ("filters", "text", "expected"),
+        [
+            ({"queue": "mail"}, "", ["mail 2", "mail 1", "mail 0"]),
+            ({"task": "pay"}, "", ["other 0"]),
+            ({"error": "Declined"}, "", ["other 0", "mail 2"]),
+            ({"error": "shop.errors.Declined"}, "", ["mail 2"]),
+            ({"error": "Declined", "queue": "mail"}, "", ["mail 2"]),
+            ({"task": "send", "queue": "other"}, "", []),
+            ({}, "HOST ä", ["mail 1", "mail 0"]),
+            ({}, "line 7", ["mail 1", "mail 0"]),
+            ({}, "no such text", []),
+        ],
+    )
+    def test_failed_jobs_are_found_by_filters(
+        self, store: QueueStore, filters: dict[str, Any], text: str, expected: list[str]
+    ) -> None:
+        """By queue, task and error, with text in any case; page by page."""
+        ids = self.failures(store)
+        operation = Operation("", **filters)
+        found, cursor = [], ""
+        for _ in range(9):
+            page = self.commit(store, ListFailed(operation, cursor, 1, text))[0]
+            found += [row.job.id for row in page.rows]
+            cursor = page.cursor
+            if not cursor:
+                break
+        named = {name: (queue, int(n)) for name in expected for queue, n in [name.split()]}
+        assert found == [ids[queue][n] for queue, n in named.values()]
+
+    def test_failed_jobs_are_found_by_time(self, store: QueueStore) -> None:
+        """From a time on, and before another."""
+        ids = self.failures(store)
+        end = self.clock.now()
+        times = Operation("", since=end - 2.5, until=end - 0.5)
+        page = self.commit(store, ListFailed(times, "", 9))[0]
+        assert [row.job.id for row in page.rows] == [ids["other"][0], ids["mail"][2]]
+        assert page.searched_to == page.rows[-1].at
+
+    def test_failed_jobs_are_grouped_by_task_and_error(self, store: QueueStore) -> None:
+        """Each group with its counts, its times, and the job that failed last."""
+        ids = self.failures(store)
+        groups, cursor, _ = self.commit(store, GroupFailures(_ANY, ""))[0]
+        assert cursor == ""
+        assert [(g.task, g.error, g.size, g.queues, g.sample) for g in groups] == [
+            ("pay", "Declined", 1, {"other": 1}, ids["other"][0]),
+            ("send", "Declined", 1, {"mail": 1}, ids["mail"][2]),
+            ("send", "ConnectionError", 2, {"mail": 2}, ids["mail"][1]),
+        ]
+        assert decode_error(groups[2].result).message == "host Ä is away"
+        assert groups[2].first <= groups[2].last < groups[1].first
+        query = GroupFailures(Operation("", error="x.ConnectionError"), "")
+        [group] = self.commit(store, query)[0][0]
+        assert group.queues == {"mail": 2}
+
+    def test_jobs_that_an_operation_would_affect_are_counted(self, store: QueueStore) -> None:
+        """Failed jobs for retry and drop, unfinished ones for cancel, but for excluded ones."""
+        self.failures(store)
+        waiting = self.admitted(store, 3, queue="mail", headers="task:send")
+        expected = [
+            (Operation("retry", error="Declined"), 2),
+            (Operation("drop", queue="mail", task="send"), 3),
+            (Operation("cancel", task="send"), 3),
+            (Operation("cancel", queue="other"), 0),
+        ]
+        for operation, n in expected:
+            assert self.commit(store, CountJobs(operation)) == [(n, True)]
+        excluded = frozenset({waiting[0].seq})
+        assert self.commit(store, CountJobs(Operation("cancel", "mail"), excluded)) == [(2, True)]
+
+    def test_a_reader_answers_beside_the_commits(self, store: QueueStore) -> None:
+        """It sees each commit that ended before, new queues and removed ones included."""
+        open_reader = store.reader()
+        if open_reader is None:
+            pytest.skip("only commits read this store")
+        with closing(open_reader()) as reader:
+            for n in range(3):
+                self.fail_with(store, f"queue {n}", "send", RemoteError("E", "m"))
+                [waiting] = self.admitted(store, 1, queue=f"new {n}")
+                for query in (
+                    ListJobs(None, None, None, "", 99), ListFailed(_ANY, "", 99),
+                    CountJobs(Operation("retry")), GroupFailures(_ANY, ""),
+                ):  # fmt: skip
+                    assert repr(reader.read(query)) == repr(self.commit(store, query)[0])
+                self.finish(store, self.end(waiting, JobState.SUCCEEDED))
+                self.commit(store, ForgetQueues([f"new {n}"], self.clock.now()))
+                page = reader.read(ListJobs(JobState.SUCCEEDED, None, None, "", 1))
+                assert [(row.job.id, row.job.queue) for row in page.rows] == [
+                    (waiting.id, f"new {n}")
+                ]
 
     def test_failed_jobs_are_pruned_by_age(self, store: QueueStore) -> None:
         """The oldest first, up to a limit per commit."""

@@ -458,7 +458,8 @@ def test_a_subscription_needs_a_topic(app: EventMQ) -> None:
 
 def test_the_broker_can_be_asked(app: EventMQ) -> None:
     assert app.ask("ping")["epoch"] == app.ask("ping")["epoch"]
-    assert app.ask("jobs", {"limit": 5}) == {"jobs": [], "cursor": ""}
+    answer = app.ask("jobs", {"limit": 5})
+    assert (answer["jobs"], answer["cursor"], answer["complete"]) == ([], "", True)
     with pytest.raises(ProtocolError, match="unknown call"):
         app.ask("nonsense")
 

@@ -20,9 +20,9 @@ from tests.support.broker_harness import TASK, Broker, chunks, row
 #: Writes that change nothing that the events of a job describe.
 SILENT = {
     writes.LeaseChunk, writes.CloseChunk, reads.ReadQueued, writes.SaveLimits, reads.FindJobs,
-    reads.ListJobs, reads.History, reads.ReadEvents, writes.SealEvents,
-    writes.Announce, reads.FindLineage, reads.ListGraph, reads.ReadInputs, reads.ReadLogs,
-    writes.KeepTime,
+    reads.ListJobs, reads.CountJobs, reads.GroupFailures, reads.History, reads.ReadEvents,
+    writes.SealEvents, writes.Announce, reads.FindLineage, reads.ListGraph, reads.ReadInputs,
+    reads.ReadLogs, writes.KeepTime,
     writes.SaveSuspects, writes.BeginBulkOperation, writes.Pause, writes.ForgetQueues,
     reads.ListFailed, writes.PruneFailed, reads.LoadSchedules,
     writes.PutSchedule, writes.AdvanceSchedules,

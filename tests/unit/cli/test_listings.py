@@ -327,7 +327,8 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApp]:
 
     monkeypatch.setattr(Target, "asking", asking)
     monkeypatch.setattr("eventmq.cli.keys._clients", lambda _: KEYS)
-    monkeypatch.setattr("eventmq.cli.output.time", SimpleNamespace(time=lambda: NOW))
+    clock = SimpleNamespace(time=lambda: NOW, monotonic=lambda: 0.0)
+    monkeypatch.setattr("eventmq.cli.output.time", clock)
     monkeypatch.setenv("TZ", "Europe/Paris")
     time.tzset()
     yield app

@@ -39,7 +39,8 @@ class Kept:
 
 class Shared:
     ownership = tools = None
-    event_log = open = submit = finished = verify = gauges = fileno = close = lambda self: None
+    event_log = reader = open = submit = finished = verify = lambda self: None
+    gauges = fileno = close = lambda self: None
 
     def __init__(self, context):
         self.upkeep = Kept(context.app.settings.dedupe_window)

@@ -1,8 +1,8 @@
-"""Event log reader: reads the events of a store, even while a broker writes it."""
+"""Readers of a store that work beside the commits of its broker: of events, and of listings."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eventmq.engine import TABLES, EventLog, ReadEvents
 from eventmq.errors import StoreError
@@ -12,11 +12,13 @@ from eventmq.plugins.queue_stores.sqlite.schema import check_schema
 from eventmq.sdk import unpack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from eventmq.engine import Reader, RowStore
     from eventmq.sdk.events import EventLogHead, EventRow
 
-__all__ = ["SqliteEventLogReader"]
+__all__ = ["SqliteEventLogReader", "SqliteReader"]
 
 
 class SqliteEventLogReader:
@@ -77,6 +79,35 @@ class SqliteEventLogReader:
         packed = self._store.values().get("addresses")
         addresses: dict[str, str] = unpack(packed, "the addresses of the broker") if packed else {}
         return addresses
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._db.close()
+
+
+class SqliteReader:
+    """A `StoreReader` of a file.
+
+    Args:
+        path: The file, which the broker has open.
+        answers: Returns what answers reads of rows.
+    """
+
+    def __init__(self, path: Path, answers: Callable[[RowStore], Reader]) -> None:
+        self._db = open_to_read(path)
+        try:
+            self._reader = answers(SqliteRows(self._db, TABLES))
+        except BaseException:
+            self._db.close()
+            raise
+
+    def read(self, query: Any) -> Any:
+        """Return the result of a read, from one snapshot."""
+        self._db.execute("BEGIN")
+        try:
+            return self._reader.answer(query)
+        finally:
+            self._db.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file. Idempotent."""

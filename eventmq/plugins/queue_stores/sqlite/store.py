@@ -44,7 +44,7 @@ from eventmq.plugins.queue_stores.sqlite.disk import (
     OpenedFiles,
     store_error,
 )
-from eventmq.plugins.queue_stores.sqlite.reading import SqliteEventLogReader
+from eventmq.plugins.queue_stores.sqlite.reading import SqliteEventLogReader, SqliteReader
 from eventmq.plugins.queue_stores.sqlite.schema import (
     check_schema,
     is_empty,
@@ -63,7 +63,7 @@ from eventmq.plugins.queue_stores.sqlite.wal import (
 from eventmq.sdk import hookimpl, option, read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import apsw
 
@@ -167,6 +167,12 @@ class SqliteStore:
     def event_log(self) -> SqliteEventLogReader | None:
         """Return a reader of the events in the file; None if the store is in memory."""
         return None if self._directory is None else SqliteEventLogReader(Path(self._path).parent)
+
+    def reader(self) -> Callable[[], SqliteReader] | None:
+        """Return what opens a reader of the file; None if the store is in memory."""
+        if self._directory is None:
+            return None
+        return lambda: SqliteReader(Path(self._path), self.engine.reader)
 
     # Opening and closing
 
