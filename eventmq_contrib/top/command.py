@@ -59,9 +59,9 @@ def top(target: Target, *, brokers: dict[str, str], read_only: bool) -> None:
     """
     if target.app_name and len(brokers) > 1:
         raise click.UsageError("-A names the app of one broker; name several without -A")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError('eventmq top needs a terminal; "eventmq status" prints its figures')
     need("textual", user="eventmq top", extra="top")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError('a page needs a terminal; "eventmq status" prints such figures once')
     from eventmq_contrib.top.page import Broker, Top
 
     with ExitStack() as stack:

@@ -134,7 +134,7 @@ def span(seconds: float) -> str:
     """Return a length of time in a suitable unit: ``350 ms``, ``12 min``, ``3.2 h``."""
     _, unit, size = next(each for each in _UNITS if seconds >= each[0] or not each[0])
     number = seconds / size
-    return f"{number:.0f} {unit}" if number >= _SMALL or size <= 1.0 else f"{number:.1f} {unit}"
+    return f"{number:.0f} {unit}" if number >= _SMALL else f"{number:.2g} {unit}"
 
 
 def clock(timestamp: float) -> str:
