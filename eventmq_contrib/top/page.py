@@ -43,12 +43,17 @@ from eventmq_contrib.top.views import (
 if TYPE_CHECKING:
     from eventmq import EventMQ
 
-    Request = tuple[View, Filter]
+    #: A view, its filter, and the number of pages of its listing.
+    Request = tuple[View, Filter, int]
 
 __all__ = ["INTERVAL", "Broker", "Top"]
 
 #: Seconds between two polls.
 INTERVAL = 1.0
+
+#: Pages of a listing that are asked for at each poll at most: the broker examines up to 5,000 jobs
+#: for each.
+MAX_PAGES = 10
 
 #: Action -> views that have it.
 _ACTIONS: Mapping[str, Sequence[View]] = {
@@ -210,6 +215,7 @@ class Top(App[None]):
         Binding("c", "cancel", "cancel"),
         Binding("slash", "filter", "filter", key_display="/"),
         Binding("escape", "unfilter", "no filter", show=False),
+        Binding("m", "more", "more", show=False),
         Binding("s", "sort", "sort"),
         Binding("S", "flip", "reverse", show=False),
         Binding("b", "broker", "broker"),
@@ -223,6 +229,7 @@ class Top(App[None]):
         self.broker = brokers[0]
         self.view: View = OVERVIEW
         self.filter = Filter("")
+        self.pages = 1
         #: Column by which rows are sorted, "" for the order of the broker.
         self.sorted_by = ""
         self.is_flipped = False
@@ -262,7 +269,12 @@ class Top(App[None]):
         for broker in self.brokers:
             if not broker.is_asked:
                 broker.is_asked = True
-                self._in_thread(self._ask, broker, (self.view, self.filter), self._call(broker))
+                self._in_thread(self._ask, broker, self.request, self._call(broker))
+
+    @property
+    def request(self) -> Request:
+        """What is asked for now."""
+        return self.view, self.filter, self.pages
 
     def _in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
         self.run_worker(partial(function, *arguments), thread=True, exit_on_error=True)
@@ -277,12 +289,18 @@ class Top(App[None]):
 
     def _ask(self, broker: Broker, request: Request, call: tuple[str, dict[str, Any]]) -> None:
         """Ask a broker, in a thread."""
+        name, arguments = call
         try:
-            answer = broker.app.ask(*call)
+            answer = broker.app.ask(name, arguments)
+            for _ in range(request[2] - 1):
+                if not answer.get("cursor"):
+                    break
+                page = broker.app.ask(name, {**arguments, "cursor": answer["cursor"]})
+                answer = {**page, name: answer[name] + page[name]}
         except EventMQError as error:
             answer = error
         else:
-            answer = None if call[0] == "ping" else answer
+            answer = None if name == "ping" else answer
         self.post_message(Answered(broker, request, answer))
 
     def on_answered(self, event: Answered) -> None:
@@ -303,7 +321,7 @@ class Top(App[None]):
                 broker.history.add(answer, time.monotonic())
             elif answer is not None:
                 broker.answer = (event.request, answer)
-        if event.request != (self.view, self.filter):
+        if event.request != self.request:
             self.poll()
         self.show()
 
@@ -336,10 +354,11 @@ class Top(App[None]):
 
     def _listing(self, now: float) -> tuple[list[Mapping[str, Any]], str]:
         """Return the rows of the view, filtered and sorted, and a note about their extent."""
-        if self.broker.answer is None or self.broker.answer[0] != (self.view, self.filter):
+        if self.broker.answer is None or self.broker.answer[0][:2] != self.request[:2]:
             return [], ""
         answer = self.broker.answer[1]
-        all_rows = [*self.view.rows(answer)]
+        # A listing of jobs has its rows under its own name.
+        all_rows = [*self.view.rows(answer[self.view.call] if self.view.filters else answer)]
         rows = [row for row in all_rows if self.filter.has(row, self.view.columns, now)]
         if by := self.sorted_by:
             known = [row for row in rows if row.get(by) not in {None, ""}]
@@ -378,11 +397,13 @@ class Top(App[None]):
         """Return whether a key has its action now: an action belongs to a view."""
         if action in _ACTIONS:
             return not self.read_only and self.view in _ACTIONS[action]
+        if action == "more":
+            return bool(self.view.filters)
         return action != "broker" or len(self.brokers) > 1
 
     def action_view(self, number: int) -> None:
         """Show another view."""
-        self.view, self.filter, self.sorted_by = VIEWS[number], Filter(""), ""
+        self.view, self.filter, self.pages, self.sorted_by = VIEWS[number], Filter(""), 1, ""
         self.refresh_bindings()
         self.poll()
         self.show()
@@ -393,6 +414,11 @@ class Top(App[None]):
         self.broker = self.brokers[place % len(self.brokers)]
         self.poll()
         self.show()
+
+    def action_more(self) -> None:
+        """Search one page further back."""
+        self.pages = min(self.pages + 1, MAX_PAGES)
+        self.poll()
 
     def action_sort(self) -> None:
         """Sort by the next column."""
@@ -420,7 +446,7 @@ class Top(App[None]):
 
     def _set_filter(self, text: str) -> None:
         try:
-            self.filter = Filter.read(text, self.view)
+            self.filter, self.pages = Filter.read(text, self.view), 1
         except SettingsError as error:
             self.say(str(error))
             return
@@ -535,18 +561,8 @@ def _add(text: Text, label: str, *, is_chosen: bool) -> None:
 
 
 def _extent(view: View, answer: Any, rows: int) -> str:
-    """Return how far a listing reaches."""
-    if not rows:
-        return f"no {view.name}" if not view.filters or _is_complete(answer) else _back(answer)
-    if not view.filters or _is_complete(answer):
-        return ""
-    return f"the newest {rows}, {_back(answer)}"
-
-
-def _is_complete(answer: Mapping[str, Any]) -> bool:
-    return bool(answer.get("complete", not answer["cursor"]))
-
-
-def _back(answer: Mapping[str, Any]) -> str:
-    at = answer.get("searched_to")
-    return f"searched back to {clock(at)}" if at else "there are more"
+    """Return how far a listing reaches, "" if it is whole."""
+    if not view.filters or answer["complete"]:
+        return "" if rows else f"no {view.name}"
+    reached = f", searched back to {clock(answer['searched_to'])}" if answer["searched_to"] else ""
+    return f"the newest {rows:,}{reached}: m for more"

@@ -46,11 +46,11 @@ class View:
         name: Its title.
         call: Call of the broker.
         arguments: Arguments of the call, without those of a filter.
-        filters: Names of the arguments that a filter may have.
+        filters: Names of the arguments that a filter may have; only listings of jobs have some.
         key: Column that identifies a row.
         columns: Columns, in order.
         gives_way: Columns that are left out first where the terminal is too narrow.
-        rows: Converts the answer to rows, values by column.
+        rows: Converts the answer, or the jobs in it, to rows: values by column.
     """
 
     name: str
@@ -196,8 +196,8 @@ def _worker_rows(answer: Sequence[Row]) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _job_rows(answer: Row) -> Iterator[Row]:
-    for row in answer["jobs"] if "jobs" in answer else answer["failed"]:
+def _job_rows(answer: Sequence[Row]) -> Iterator[Row]:
+    for row in answer:
         yield {**row, "error": error_text(row.get("error"))}
 
 
@@ -297,13 +297,14 @@ RUNNING = View(
 )  # fmt: skip
 
 JOBS = View(
-    name="jobs", call="jobs", arguments={}, filters=("queue", "task", "state"), key="id",
+    name="jobs", call="jobs", arguments={}, filters=("queue", "task", "state", "key"), key="id",
     columns=("id", "task", "state", "queue", "attempt", "created", "worker", "error"),
     gives_way=("worker", "attempt", "created"), rows=_job_rows,
 )  # fmt: skip
 
 FAILED = View(
-    name="failed jobs", call="failed", arguments={}, filters=("queue", "task", "error"), key="id",
+    name="failed jobs", call="failed", arguments={}, filters=("queue", "task", "error", "text"),
+    key="id",
     columns=("id", "task", "queue", "attempt", "finished", "error"), rows=_job_rows,
     gives_way=("attempt", "finished"),
 )  # fmt: skip

@@ -55,8 +55,8 @@ def test_start_delays_are_those_of_the_last_minute() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "text"), [
-    (0.0, "0 ms"), (0.0254, "25 ms"), (1.0, "1 s"), (2.5, "2.5 s"), (59.4, "59 s"), (90.0, "1.5 min"),
-    (7200.0, "2 h"), (86_400.0 * 40, "40 d"),
+    (0.0, "0 ms"), (0.0254, "25 ms"), (1.0, "1 s"), (2.5, "2.5 s"), (59.4, "59 s"),
+    (90.0, "1.5 min"), (7200.0, "2 h"), (86_400.0 * 40, "40 d"),
 ])  # fmt: skip
 def test_a_length_of_time_has_a_suitable_unit(seconds: float, text: str) -> None:
     assert text == span(seconds)

@@ -103,8 +103,27 @@ def test_a_view_is_filtered_by_words_and_by_arguments_of_the_call(shop: Shop, dr
     drive({"shop": shop.client()}, story)
 
 
+def test_a_listing_says_how_far_it_reaches_and_a_key_goes_on(shop: Shop, drive: Drive) -> None:
+    """A page has at most 200 jobs; a key searches further back."""
+    first = shop.app.send("good", queue="first")
+    with shop.app.batch():
+        for _ in range(250):
+            shop.app.send("bad", queue="later")
+
+    async def story(page: Page) -> None:
+        await page.press("5")
+        await page.shows("the newest 200, searched back to ", ": m for more")
+        await page.press("slash")
+        await page.types("first")
+        await page.shows("filter: first", "m for more", without=first.id[-8:])
+        await page.press("m")
+        await page.shows(first.id[-8:], without="m for more")
+
+    drive({"shop": shop.client()}, story)
+
+
 @pytest.mark.parametrize(("typed", "said"), [
-    ("colour=red", "jobs have no filter 'colour'; allowed: queue=, task=, state="),
+    ("colour=red", "jobs have no filter 'colour'; allowed: queue=, task=, state=, key="),
     ("state=runing", "there is no state 'runing'; did you mean 'running'?"),
     ("'mail", 'the filter "\'mail" has an open quotation mark'),
 ])  # fmt: skip
