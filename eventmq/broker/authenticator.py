@@ -211,7 +211,11 @@ class AccessControl:
         if self._core.standby:  # only the owner of the store knows who submitted the job
             handler(peer, message)
             return
-        ids = () if grant.keyless or message.name not in OWN_JOBS else _ids(message)
+        is_checked = not grant.keyless and message.name in OWN_JOBS
+        arguments = unpack(message.arguments, "the arguments of the call") if is_checked else {}
+        if is_checked and isinstance(arguments, dict):
+            is_checked = not grant.sees(message.name, arguments=bool(arguments.get("args")))
+        ids = _ids(message.name, arguments) if is_checked else ()
         transient = state.transient.find(ids, state.now)
         in_memory = {job_id: row.job for job_id, row in transient.items()}
         in_memory |= {job_id: state.jobs[job_id] for job_id in ids if job_id in state.jobs}
@@ -247,15 +251,18 @@ def _by_address(address: str) -> Grant | None:
 
 def _check_owner(grant: Grant, job_id: str, headers: str) -> None:
     if not grant.owns(headers):
+        hint = ""
+        if "viewer" in grant.roles:
+            hint = "; a viewer sees its arguments with eventmq keys authorize --show-arguments"
         raise ProtocolError(
-            f"job {job_id!r} was submitted with another key than {grant.name!r}", code="not-allowed"
+            f"job {job_id!r} was submitted with another key than {grant.name!r}{hint}",
+            code="not-allowed",
         )
 
 
-def _ids(message: Call) -> Sequence[str]:
+def _ids(name: str, arguments: Any) -> Sequence[str]:
     """Return the ids that a call names, none if its handler will refuse the arguments."""
-    arguments = unpack(message.arguments, "the arguments of the call")
-    value = arguments.get(OWN_JOBS[message.name]) if isinstance(arguments, dict) else None
+    value = arguments.get(OWN_JOBS[name]) if isinstance(arguments, dict) else None
     ids = value if isinstance(value, list) else [value]
     named = [job_id for job_id in ids if isinstance(job_id, str) and "\0" not in job_id]
     return named if len(named) == len(ids) <= MAX_IDS else ()

@@ -49,13 +49,15 @@ ROLES: Mapping[str, str] = MappingProxyType({
     "scheduler": "fires schedules, and does what a client does",
     "gateway": "does what client and worker do, in the queues named with its key",
     "admin": "does what a client does, to jobs of all, and everything that acts on the broker",
+    "viewer": "sees jobs of all, queues, workers and failures; acts on nothing",
     "broker": "passes on, as a standby of the same store, what its peers may do",
 })  # fmt: skip
 
 _ANY = frozenset(ROLES)
-_SUBMITS = _ANY - {"worker", "broker"}
+_SUBMITS = _ANY - {"worker", "broker", "viewer"}
 _WORKS = frozenset({"worker", "gateway"})
 _ACTS = frozenset({"admin"})
+_SEES = frozenset({"viewer"})
 
 #: Command -> roles that may send it.
 _COMMANDS: Mapping[type, frozenset[str]] = {
@@ -85,7 +87,18 @@ _INFORMS: Mapping[str, frozenset[str]] = {
 }
 
 #: Calls that show the jobs or connections of all owners.
-_SHOW_ALL = frozenset({"failed", "jobs", "metrics", "status", "workers"})
+_SHOW_ALL = frozenset({
+    "count", "failed", "failures", "jobs", "metrics", "status", "workers",
+})  # fmt: skip
+
+#: Calls of a viewer, about jobs of all; of `_WITH_ARGUMENTS` only if it is shown arguments.
+_VIEWED = frozenset({
+    "count", "events.read", "failed", "failures", "graph", "info", "jobs", "metrics", "queues",
+    "schedules.list", "state", "status", "workers",
+})  # fmt: skip
+
+#: Calls whose answers may have arguments: events have them with the setting ``redactor``.
+_WITH_ARGUMENTS = frozenset({"events.read"})
 
 #: Calls by which schedulers coordinate.
 _SCHEDULERS = frozenset({"schedules.advance", "schedules.lease"})
@@ -106,7 +119,8 @@ def call_roles(name: str) -> frozenset[str]:
     spec = CALLS.get(name)
     if spec and spec.role == "worker":
         return _WORKS
-    return _ACTS if name in _SHOW_ALL or (spec and spec.role == "admin") else _SUBMITS
+    acts = name in _SHOW_ALL or (spec and spec.role == "admin")
+    return (_ACTS if acts else _SUBMITS) | (_SEES if name in _VIEWED else frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +134,7 @@ class Grant:
         group: Keys of one group may read each other's results; "" for no group.
         serves: Queues that the key may serve as a worker, None for all.
         submits: Queues that the key may submit to, None for all.
+        show_arguments: A viewer may see arguments of jobs.
         keyless: The broker has no keys: the grant owns no jobs, and may see all.
     """
 
@@ -129,6 +144,7 @@ class Grant:
     group: str = ""
     serves: frozenset[str] | None = None
     submits: frozenset[str] | None = None
+    show_arguments: bool = False
     keyless: bool = False
 
     def check(self) -> None:
@@ -154,6 +170,8 @@ class Grant:
                 raise KeyFileError("a gateway's key has no other role, which would have no limits")
         elif limited:
             raise KeyFileError("only a gateway's key names the queues that it serves or submits to")
+        if self.show_arguments and "viewer" not in self.roles:
+            raise KeyFileError("only a viewer's key says whether it is shown arguments")
 
     @classmethod
     def read(cls, key: str, metadata: Mapping[str, str]) -> Grant:
@@ -168,6 +186,7 @@ class Grant:
             key, metadata.get("name", ""), roles, metadata.get("group", ""),
             _queues(metadata.get("serves"), is_gateway=is_gateway),
             _queues(metadata.get("submits"), is_gateway=is_gateway),
+            metadata.get("show_arguments") == "yes",
         )  # fmt: skip
         grant.check()
         return grant
@@ -175,6 +194,7 @@ class Grant:
     def metadata(self) -> dict[str, str]:
         """Return the metadata that `read` reads."""
         fields = {"name": self.name, "roles": ",".join(sorted(self.roles)), "group": self.group}
+        fields["show_arguments"] = "yes" if self.show_arguments else ""
         limits = {"serves": self.serves, "submits": self.submits}
         fields |= {
             name: ",".join(quote(queue, safe="") for queue in sorted(queues))
@@ -215,7 +235,10 @@ class Grant:
         """Raise `ProtocolError` if no role of the key may make the call."""
         if self.keyless and not (name in CALLS and CALLS[name].role == "admin"):
             return
-        self._check(call_roles(name), f"call {name[:40]!r}")
+        allowed = call_roles(name)
+        if name in _WITH_ARGUMENTS and not self.show_arguments:
+            allowed -= _SEES
+        self._check(allowed, f"call {name[:40]!r}")
 
     def check_inform(self, role: str, queues: Iterable[str]) -> None:
         """Raise `ProtocolError` if the key may not inform as a role, or not serve a queue."""
@@ -252,6 +275,15 @@ class Grant:
         """Value of the header ``owner`` of jobs of the key: the key and its group."""
         return f"{self.key}/{self.group}" if self.group else self.key
 
+    def sees(self, name: str, *, arguments: bool) -> bool:
+        """Return whether the key may make a call about single jobs for jobs of all owners.
+
+        Args:
+            name: Name of the call.
+            arguments: Whether the call asks for arguments of the job.
+        """
+        return "viewer" in self.roles and name in _VIEWED and (self.show_arguments or not arguments)
+
     def owns(self, headers: str) -> bool:
         """Return whether the key or its group submitted the job, or the key may see any job."""
         if self.keyless or "admin" in self.roles:
@@ -261,7 +293,7 @@ class Grant:
 
 
 #: Grant of peers on other machines if the broker has no keys: administration is for loopback.
-REMOTE = Grant("", "no key", _ANY - _ACTS - {"gateway", "broker"}, keyless=True)
+REMOTE = Grant("", "no key", _ANY - _ACTS - _SEES - {"gateway", "broker"}, keyless=True)
 
 
 def _queues(text: str | None, *, is_gateway: bool) -> frozenset[str] | None:

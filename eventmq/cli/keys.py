@@ -130,7 +130,7 @@ def _make_pair(target_dir: Path, name: str) -> str:
 @click.option("--name", metavar="NAME", help="Name of the client; default: that of the file.")
 @click.option(
     "--role", "roles", metavar="ROLE", multiple=True, required=True,
-    help="client, worker, scheduler, gateway, admin or broker. Repeatable.",
+    help="client, worker, scheduler, gateway, admin, viewer or broker. Repeatable.",
 )  # fmt: skip
 @click.option("--group", metavar="NAME", help="Group whose keys may read each other's results.")
 @click.option(
@@ -145,6 +145,11 @@ def _make_pair(target_dir: Path, name: str) -> str:
     multiple=True,
     help="Queue that a gateway submits to as client. Repeatable.",
 )
+@click.option(
+    "--show-arguments",
+    is_flag=True,
+    help="A viewer may see the arguments of jobs, and events.",
+)
 @_takes_keys
 def authorize(
     directory: Path, file: str, name: str | None, roles: tuple[str, ...], **more: Any
@@ -153,8 +158,9 @@ def authorize(
 
     A client submits jobs and reads their results; a worker takes jobs; a scheduler fires schedules;
     a gateway acts as worker and client in the queues named here; an admin may see and do
-    everything; a broker of the same store relays the messages of its own peers. Authorising a key
-    again replaces its rights.
+    everything; a viewer may see the jobs of all, without their arguments, and acts on nothing; a
+    broker of the same store relays the messages of its own peers. Authorising a key again replaces
+    its rights.
     """
     certificate = read_public(file)
     name = name or certificate.metadata.get("name") or Path(file).stem
@@ -164,7 +170,9 @@ def authorize(
         frozenset(more[direction]) if more[direction] or is_gateway else None
         for direction in ("serves", "submits")
     )
-    grant = Grant(user, name, frozenset(roles), more["group"] or "", serves, submits)
+    grant = Grant(
+        user, name, frozenset(roles), more["group"] or "", serves, submits, more["show_arguments"]
+    )
     grant.check()
     _store(directory, grant, certificate.public)
     click.echo(f"{printable(name)} is authorised as {', '.join(sorted(roles))}")

@@ -38,6 +38,8 @@ def house(tmp_path: Path, context: zmq.Context) -> Iterator[House]:
     authorize("sam", "scheduler")
     authorize("gina", "gateway", serves=frozenset({"in"}), submits=frozenset({"out"}))
     authorize("root", "admin")
+    authorize("vera", "viewer")
+    authorize("vic", "viewer", show_arguments=True)
     house.start()
     yield house
     house.stop()
@@ -259,6 +261,19 @@ WRONG: list[tuple[str, tuple[bytes, ...]]] = [
     ("gina", (REQUEST, b"", b"batch:1", _batch("default"))),
     ("gina", (CALL, b"jobs", NOTHING)),
     ("gina", (b"DISCONNECT",)),
+    ("vera", (INFORM, b"", b"worker")),
+    ("vera", (b"READY",)),
+    ("vera", (REQUEST, b"default", b"guarantee", BODY)),
+    ("vera", (b"PUBLISH", b"topic", b"x")),
+    ("vera", (b"SCHEDULE", b"default", b"interval:5", BODY)),
+    ("vera", (b"STATUS",)),
+    ("vera", (b"DISCONNECT",)),
+    *(
+        ("vera", (CALL, name, NOTHING))
+        for name in (b"get", b"stream", b"cancel", b"cancel_graph", b"bulk", b"retry", b"drop",
+                     b"pause", b"resume", b"clock.accept", b"subscribe", b"schedules.save",
+                     b"schedules.remove", b"events.read")
+    ),
     ("root", (INFORM, b"", b"worker")),
     ("root", (b"READY",)),
     ("root", (b"REPLY", b'{"value": 1}', b"some-job")),
@@ -363,6 +378,23 @@ def test_a_result_is_read_by_whose_key_submitted_it(house: House, restarted: boo
     for name in ("bob", "carol", "sam"):
         assert "not-allowed" == _reads(house, name, job)
         assert "not-allowed" == call(house.peer(name), "info", id=job)
+
+
+def test_a_viewer_sees_jobs_of_all_but_no_result_and_arguments_only_if_it_may(
+    house: House,
+) -> None:
+    job = _submit(house.peer("alice"))
+    vera, vic = house.peer("vera"), house.peer("vic")
+    for peer in (vera, vic):
+        assert call(peer, "state", ids=[job]) == [[job, "queued"]]
+        assert call(peer, "info", id=job, logs=True)["queue"] == "default"
+        assert [row["id"] for row in call(peer, "jobs")["jobs"]] == [job]
+        assert call(peer, "count", action="cancel", queue="default")["count"] == 1
+        assert call(peer, "get", ids=[job]) == "not-allowed"
+    assert call(vera, "info", id=job, args=True) == "not-allowed"
+    assert call(vera, "events.read") == "not-allowed"
+    assert call(vic, "info", id=job, args=True)["body"] == BODY
+    assert call(vic, "events.read")["rows"]
 
 
 def test_a_group_reads_its_results(house: House) -> None:

@@ -10,7 +10,7 @@ from eventmq.broker.limits import Limits
 from eventmq.errors import KeyFileError, ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.wire import commands as c
-from eventmq.wire.calls import CALLS
+from eventmq.wire.calls import ACTING, CALLS
 from tests.support.broker_harness import FirstQueue, FirstWorker
 
 
@@ -28,11 +28,11 @@ def may(check, *arguments) -> bool:
 
 #: Command -> roles.
 TABLE = {
-    c.Inform: "client worker scheduler gateway admin broker",
-    c.Heartbeat: "client worker scheduler gateway admin broker",
-    c.Hello: "client worker scheduler gateway admin broker",
-    c.Kbai: "client worker scheduler gateway admin broker",
-    c.Call: "client worker scheduler gateway admin broker",
+    c.Inform: "client worker scheduler gateway admin viewer broker",
+    c.Heartbeat: "client worker scheduler gateway admin viewer broker",
+    c.Hello: "client worker scheduler gateway admin viewer broker",
+    c.Kbai: "client worker scheduler gateway admin viewer broker",
+    c.Call: "client worker scheduler gateway admin viewer broker",
     c.Request: "client scheduler gateway admin",
     c.Publish: "client scheduler gateway admin",
     c.Schedule: "client scheduler gateway admin",
@@ -57,7 +57,7 @@ def test_there_is_a_rule_for_every_command_of_the_broker() -> None:
 
 #: Role of INFORM -> roles of the key.
 INFORMS = {
-    "client": "client worker scheduler gateway admin broker",
+    "client": "client worker scheduler gateway admin viewer broker",
     "worker": "worker gateway",
     "scheduler": "scheduler",
 }
@@ -72,13 +72,48 @@ def test_a_peer_is_what_its_key_says(informed: str, role: str) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_that_act_or_show_the_jobs_of_all_are_for_admins(name: str) -> None:
     acts = CALLS[name].role == "admin" or name in {
-        "jobs", "failed", "metrics", "workers", "status"
+        "count", "failed", "failures", "jobs", "metrics", "status", "workers"
     }  # fmt: skip
     lease = name in {"schedules.lease", "schedules.advance"}
     held = name in {"begin", "inputs"}
     assert (not acts and not lease and not held) == may(grant("client").check_call, name)
     assert (not lease and not held) == may(grant("admin").check_call, name)
     assert (name == "ping" or held) == may(grant("worker").check_call, name)
+
+
+VIEWED = {
+    "count", "failed", "failures", "graph", "info", "jobs", "metrics", "ping", "queues",
+    "schedules.list", "state", "status", "workers",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_viewer_acts_on_nothing(name: str) -> None:
+    """Events may have arguments, so it reads them only if it is shown arguments."""
+    assert (name in VIEWED) == may(grant("viewer").check_call, name)
+    shown = grant("viewer", show_arguments=True)
+    assert (name in VIEWED | {"events.read"}) == may(shown.check_call, name)
+    assert not (name in ACTING and may(shown.check_call, name))
+
+
+def test_a_viewer_sees_jobs_of_all_and_their_arguments_only_if_it_may() -> None:
+    """Another role of the same key does not get more by that."""
+    both = grant("client", "viewer")
+    assert both.sees("info", arguments=False)
+    assert not both.sees("info", arguments=True)
+    assert not both.sees("get", arguments=False)
+    assert not both.sees("cancel", arguments=False)
+    assert not both.owns("task:shop.add")
+    assert grant("viewer", show_arguments=True).sees("info", arguments=True)
+    assert not grant("client").sees("info", arguments=False)
+
+
+def test_only_a_viewers_key_says_that_it_is_shown_arguments() -> None:
+    with pytest.raises(KeyFileError, match="only a viewer's key"):
+        grant("client", show_arguments=True).check()
+    shown = grant("viewer", show_arguments=True)
+    assert Grant.read("K", shown.metadata()) == shown
+    assert Grant.parse(shown.format()) == shown
 
 
 def test_calls_about_jobs_by_id_are_those_of_the_table() -> None:
