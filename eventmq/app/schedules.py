@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from eventmq.app.wiring import make_trigger
-from eventmq.client.requests import OPERATION
+from eventmq.client.requests import ACTOR, OPERATION
 from eventmq.client.templates import EncodedJob
 from eventmq.errors import EventMQError, ScheduleNotFound, SettingsError, StoreError, did_you_mean
 from eventmq.graph import Signature
@@ -258,8 +258,13 @@ class Schedules:
         """Remove a schedule; return whether it existed."""
         return self.store.remove(name, None)
 
-    def enable(self, name: str) -> None:
-        """Enable a schedule; fire times while it was disabled do not count as missed."""
+    def enable(self, name: str, *, actor: str = "") -> None:
+        """Enable a schedule; fire times while it was disabled do not count as missed.
+
+        Args:
+            name: Its name.
+            actor: Who does it, for events and logs; the setting ``actor`` if empty.
+        """
         self.get(name)
         now = self._app.clock.now()
 
@@ -269,11 +274,16 @@ class Schedules:
             last = None if existing.last_fire_time is None else max(existing.last_fire_time, now)
             return replace(existing, enabled=True, last_fire_time=last)
 
-        with _reason("enable"):
+        with _audited("enable", actor):
             self._edit(name, change)
 
-    def disable(self, name: str) -> None:
-        """Disable a schedule: it does not fire until it is enabled."""
+    def disable(self, name: str, *, actor: str = "") -> None:
+        """Disable a schedule: it does not fire until it is enabled.
+
+        Args:
+            name: Its name.
+            actor: As in `enable`.
+        """
         self.get(name)
 
         def change(existing: Schedule | None) -> Schedule | None:
@@ -281,30 +291,36 @@ class Schedules:
                 return None
             return replace(existing, enabled=False)
 
-        with _reason("disable"):
+        with _audited("disable", actor):
             self._edit(name, change)
 
-    def run(self, name: str) -> Job[Any]:
-        """Submit the job of a schedule now, without effect on its fire times."""
+    def run(self, name: str, *, actor: str = "") -> Job[Any]:
+        """Submit the job of a schedule now, without effect on its fire times.
+
+        Args:
+            name: Its name.
+            actor: As in `enable`.
+        """
         schedule = self.get(name)
         headers = job_headers(schedule, self._app.clock.now())
         queue = schedule.queue or self._app.settings.default_queue
         encoded = EncodedJob(self._app.ids.new(), queue, headers, schedule.body)
         job = self._app.submitter.submit_raw(encoded).wait()
         # The job is submitted, whether or not the broker records the user: an older one cannot.
-        with contextlib.suppress(EventMQError):
+        with contextlib.suppress(EventMQError), _audited("", actor):
             self._app.ask("schedules.ran", {"name": name, "id": job.id}).wait()
         return job
 
 
 @contextlib.contextmanager
-def _reason(operation: str) -> Iterator[None]:
-    """Send the name of the operation as the reason of the calls in this block."""
-    token = OPERATION.set(operation)
+def _audited(operation: str, actor: str) -> Iterator[None]:
+    """Send the operation and the actor, unless they are empty, with the calls in this block."""
+    tokens = OPERATION.set(operation), ACTOR.set(actor)
     try:
         yield
     finally:
-        OPERATION.reset(token)
+        OPERATION.reset(tokens[0])
+        ACTOR.reset(tokens[1])
 
 
 def _any_arguments(*args: Any, **kwargs: Any) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from eventmq.client.io_loop import AsyncWaiter, GreenletWaiter, IoLoop, Waiter
 from eventmq.client.machine import ClientMachine
 from eventmq.client.requests import (
+    ACTOR,
     NEVER,
     NO_BROKER,
     OPERATION,
@@ -238,7 +239,7 @@ class ClientRunner:
     ) -> PendingCall:
         """Return a new call for `ask`; nothing is sent yet."""
         if name in ACTING:
-            audit = {"actor": self.actor, "operation": OPERATION.get()}
+            audit = {"actor": ACTOR.get() or self.actor, "operation": OPERATION.get()}
             arguments = {**{key: text for key, text in audit.items() if text}, **(arguments or {})}
         return PendingCall(
             [],

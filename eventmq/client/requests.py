@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from eventmq.wire.owner import OwnerInfo
 
 __all__ = [
+    "ACTOR",
     "LOST",
     "NEVER",
     "NO_BROKER",
@@ -61,6 +62,9 @@ __all__ = [
 
 #: The user's operation on whose behalf a call is made, if that is not the call itself; else "".
 OPERATION: ContextVar[str] = ContextVar("eventmq_operation", default="")
+
+#: The actor of calls, in place of the setting ``actor``; "" for that.
+ACTOR: ContextVar[str] = ContextVar("eventmq_actor", default="")
 
 #: No deadline.
 NEVER = float("inf")
