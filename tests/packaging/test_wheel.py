@@ -51,6 +51,12 @@ def test_the_wheel_holds_every_source_file_and_nothing_else(wheel: zipfile.ZipFi
     spark = {"log4j2.properties", "templates/report.html"}
     data = {f"{name}/py.typed" for name in PACKAGES}
     data |= {f"eventmq_contrib/spark/{name}" for name in spark}
+    dashboard = ROOT / "eventmq_contrib" / "dashboard"
+    data |= {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("static", "templates")
+        for path in (dashboard / folder).iterdir()
+    }
     metadata = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt"}
     about = {f"{DIST_INFO}/{name}" for name in metadata | {"licenses/LICENSE"}}
     assert sources | data | about == set(wheel.namelist())
@@ -87,6 +93,7 @@ def test_the_wheel_brings_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFi
         "[console_scripts]",
         "eventmq = eventmq.cli:main",
         "[eventmq]",
+        "dashboard = eventmq_contrib.dashboard",
         "emp = eventmq_contrib.gateways.emp",
         "journal = eventmq_contrib.journal",
         "majordomo = eventmq_contrib.gateways.majordomo",

@@ -10,6 +10,7 @@ import pytest
 
 from eventmq.cli.command import MEANINGS
 from eventmq.cli.program import program
+from eventmq_contrib.dashboard.command import dashboard
 from eventmq_contrib.gateways.emp.command import emp
 from eventmq_contrib.journal.command import journal
 from eventmq_contrib.prometheus.command import metrics
@@ -24,7 +25,7 @@ PAGE = (ROOT / "docs" / "reference" / "cli.rst").read_text(encoding="utf-8")
 
 program.load()
 ROOTS = {"eventmq": program, **{f"eventmq {each.name}": each for each in (
-    emp, journal, metrics, spark, top,
+    dashboard, emp, journal, metrics, spark, top,
 )}}  # fmt: skip
 
 

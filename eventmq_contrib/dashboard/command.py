@@ -1,0 +1,297 @@
+"""The command ``eventmq dashboard``: serves the dashboard with uvicorn until a signal ends it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import signal
+import socket
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from eventmq.cli import FAILED, Command, at_hangup, takes_log_format, takes_target
+from eventmq.errors import BindError, NotAllowed, SettingsError
+from eventmq_contrib.extras import need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.types import ASGIApp
+
+    from eventmq import EventMQ
+    from eventmq.cli import Target
+
+__all__ = ["dashboard"]
+
+logger = logging.getLogger("eventmq.dashboard")
+
+DEFAULT_BIND: Final = "http://127.0.0.1:47270"
+
+#: Seconds that a call waits for the broker.
+TIMEOUT: Final = 3.0
+
+#: Seconds that open requests have to end after a signal.
+GRACE: Final = 3
+
+#: Connections that are served at the same time; more get the status 503.
+CONNECTIONS: Final = 500
+
+_NAMED = re.compile(r"([A-Za-z0-9][\w.-]{0,63})=(.+)")
+
+
+def _address(
+    context: click.Context, parameter: click.Parameter, value: str
+) -> tuple[str, int]:  # fmt: skip
+    """Read ``http://HOST:PORT`` or ``HOST:PORT``."""
+    text = value if "://" in value else f"http://{value}"
+    try:
+        parts = urlsplit(text)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.path in {"", "/"}:
+            return parts.hostname, 47270 if parts.port is None else parts.port
+    except ValueError:
+        pass
+    raise click.BadParameter(
+        f"{value!r} is not an address such as {DEFAULT_BIND}", context, parameter
+    )
+
+
+@click.command(cls=Command, exits={FAILED: "the address cannot be used, or a library is missing"})
+@click.option(
+    "--bind", metavar="http://HOST:PORT", default=DEFAULT_BIND, callback=_address,
+    show_default=True, help="Address of the page; port 0 takes a free one.",
+)  # fmt: skip
+@click.option("--token-file", metavar="FILE", help="Tokens, one a line, with a role behind it.")
+@click.option("--basic-auth", metavar="FILE", help="Passwords: NAME HASH [ROLE] a line.")
+@click.option(
+    "--user-header",
+    metavar="NAME",
+    help="Header in which a proxy of --trusted-proxy names the user.",
+)
+@click.option(
+    "--trusted-proxy", metavar="ADDRESS", multiple=True,
+    help="Address or network of the proxy whose --user-header is believed. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--operator", metavar="NAME", multiple=True,
+    help="With --user-header: a user who may act. Others only read. Repeatable.",
+)  # fmt: skip
+@click.option("--read-only", is_flag=True, help="Everybody only reads.")
+@click.option(
+    "--show-arguments", is_flag=True, help="Show arguments of jobs to users who only read, too."
+)
+@click.option(
+    "--host", "hosts", metavar="NAME", multiple=True,
+    help="Another name under which the page is opened. Repeatable.",
+)  # fmt: skip
+@click.option("--root-path", metavar="PATH", default="", help="Path of the page behind a proxy.")
+@click.option("--report", metavar="FILE", help='Page that "eventmq spark report" has written.')
+@click.option("--tls-cert", metavar="FILE", help="Certificate, for https.")
+@click.option("--tls-key", metavar="FILE", help="Its private key.")
+@click.option("--insecure", is_flag=True, help="Allow http on addresses that others can reach.")
+@click.option("--hash-password", is_flag=True, help="Ask for a password, print its hash, and end.")
+@takes_log_format
+@takes_target
+def dashboard(target: Target, *, hash_password: bool, **options: Any) -> None:
+    """Serve a web page that shows brokers and acts on their jobs, until SIGTERM or Ctrl-C.
+
+    --broker takes NAME=URL, several times for several brokers. The command prints a line with
+    "ready" and the address on stdout. Without --token-file, --basic-auth or --user-header it makes
+    a token for this run, which is part of that address: open it once, and a cookie takes its place.
+    An address that others can reach needs one of the three, and --tls-cert or --insecure. At SIGHUP
+    the files of tokens and passwords are read again.
+    """
+    need("starlette", user="eventmq dashboard", extra="dashboard")
+    need("uvicorn", user="eventmq dashboard", extra="dashboard")
+    if hash_password:
+        from eventmq_contrib.dashboard.access import hash_password as hashed
+
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        click.echo(hashed(password))
+        return
+    with ExitStack() as stack:
+        apps = {name: stack.enter_context(closing(app)) for name, app in _clients(target).items()}
+        _serve(apps, **options)
+
+
+def _clients(target: Target) -> dict[str, EventMQ]:
+    """Return the clients of the brokers by name."""
+    urls: dict[str, str] = {}
+    for part in (target.broker or "").split(","):
+        match = _NAMED.fullmatch(part.strip())
+        name, url = (match[1], match[2]) if match else ("broker", part.strip())
+        if url:
+            urls[name] = f"{urls[name]},{url}" if name in urls else url
+    if len(urls) > 1 and target.app_name:
+        raise click.UsageError(
+            "several brokers have one app each: leave -A out, or name one broker"
+        )
+    if not urls:
+        return {"broker": target.serving(submit_timeout=TIMEOUT).app}
+    return {
+        name: replace(target, broker=url).serving(submit_timeout=TIMEOUT).app
+        for name, url in urls.items()
+    }
+
+
+def _is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+def _access(
+    *,
+    token_file: str | None,
+    basic_auth: str | None,
+    user_header: str | None,
+    trusted_proxy: tuple[str, ...],
+    operator: tuple[str, ...],
+    own_token: str,
+) -> dict[str, Any]:
+    """Return the access as an argument of `application`."""
+    from eventmq_contrib.dashboard.access import OPERATOR, header_user
+
+    if sum(map(bool, (token_file, basic_auth, user_header))) > 1:
+        raise click.UsageError("use one of --token-file, --basic-auth and --user-header")
+    if bool(user_header) != bool(trusted_proxy):
+        raise click.UsageError("--user-header and --trusted-proxy belong together")
+    if basic_auth:
+        return {"basic_auth": basic_auth}
+    if user_header:
+        return {"user": header_user(user_header, proxies=trusted_proxy, operators=operator)}
+
+    if token_file:
+        return {"token_file": token_file}
+    return {"tokens": lambda: {own_token: OPERATOR}}
+
+
+def _serve(
+    apps: Mapping[str, EventMQ],
+    *,
+    bind: tuple[str, int],
+    hosts: tuple[str, ...],
+    root_path: str,
+    show_arguments: bool,
+    read_only: bool,
+    report: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    insecure: bool,
+    **access: Any,
+) -> None:
+    from eventmq_contrib.dashboard.guard import LOOPBACK
+    from eventmq_contrib.dashboard.mounting import application
+
+    host, port = bind
+    loopback = _is_loopback(host)
+    has_access = any(access[name] for name in ("token_file", "basic_auth", "user_header"))
+    if not loopback and not has_access:
+        raise NotAllowed(
+            f"{host} can be reached from other machines: say who may look, with --token-file, "
+            "--basic-auth or --user-header, or bind a loopback address"
+        )
+    if not loopback and not tls_cert and not insecure:
+        raise NotAllowed(
+            f"{host} can be reached from other machines and nothing would be encrypted: bind a "
+            "loopback address behind a proxy, give --tls-cert and --tls-key, or say --insecure"
+        )
+    if host in {"0.0.0.0", "::"} and not hosts:  # noqa: S104 - compared, not bound
+        raise SettingsError(f"{host} has no name that browsers open: name it with --host")
+    token = "" if has_access else secrets.token_urlsafe(32)
+    application_ = application(
+        apps, **_access(own_token=token, **access), report=report,
+        hosts=(*hosts, *(LOOPBACK if loopback else (host,))), show_arguments=show_arguments,
+        read_only=read_only,
+    )  # fmt: skip
+    at_hangup(_reloading(application_.access.reload), lambda: signal.raise_signal(signal.SIGTERM))
+    root = f"/{root_path.strip('/')}" if root_path.strip("/") else ""
+    scheme = "https" if tls_cert else "http"
+    listener = _listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"{scheme}://{shown}:{listener.getsockname()[1]}{root}/"
+    try:
+        _run(
+            _below(root, application_) if root else application_, listener,
+            ready=lambda: click.echo(f"ready bind={address}{f'?token={token}' if token else ''}"),
+            closing=application_.streams.close, ssl_certfile=tls_cert, ssl_keyfile=tls_key,
+        )  # fmt: skip
+    finally:
+        application_.close()
+        listener.close()
+
+
+def _reloading(reload: Callable[[], None]) -> Callable[[], None]:
+    def again() -> None:
+        try:
+            reload()
+            logger.info("SIGHUP: tokens and passwords were read again")
+        except SettingsError as error:
+            logger.error("SIGHUP: those from before remain in use: %s", error)  # noqa: TRY400 - expected
+
+    return again
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise BindError(
+            f"cannot bind {host}:{port}: {error.strerror or error}; name another with --bind"
+        ) from error
+    return listener
+
+
+def _below(root: str, app: ASGIApp) -> ASGIApp:
+    """Return an application below a path, whether a proxy strips that path or not."""
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            path = scope["path"]
+            if path != root and not path.startswith(f"{root}/"):
+                path = f"{root}{path}"
+            scope = {**scope, "path": path if path != root else f"{root}/", "root_path": root}
+        await app(scope, receive, send)
+
+    return served
+
+
+def _run(
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    ready: Callable[[], None],
+    closing: Callable[[], None],
+    **tls: str | None,
+) -> None:
+    """Run uvicorn until SIGTERM or SIGINT."""
+    import asyncio
+
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Says when it is ready, and ends the streams before it waits for requests to end."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            ready()
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            closing()
+            super().handle_exit(sig, frame)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):  # which uvicorn raises again at its end
+        signal.signal(signum, lambda *_: None)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        lifespan="off", ws="none", timeout_graceful_shutdown=GRACE, limit_concurrency=CONNECTIONS,
+        h11_max_incomplete_event_size=32 * 1024, **tls,  # type: ignore[arg-type]
+    )  # fmt: skip
+    asyncio.run(Server(config).serve(sockets=[listener]))

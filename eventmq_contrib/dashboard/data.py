@@ -1,0 +1,486 @@
+"""What the dashboard knows of its brokers: calls, and one snapshot a second for all viewers.
+
+Every call of a broker is made here, in a bounded number of threads, so that the event loop never
+waits for one. A thread polls while somebody looks and ends when nobody does; it makes no difference
+to the broker how many look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from eventmq.errors import BrokerUnavailable, EventMQError
+from eventmq.sdk import decode_error
+
+if TYPE_CHECKING:
+    from eventmq import EventMQ
+
+__all__ = ["Broker", "Brokers", "Busy", "Page", "Sample", "Snapshot", "attention"]
+
+logger = logging.getLogger("eventmq.dashboard")
+
+T = TypeVar("T")
+
+#: Seconds between two polls, and for which their answers are used.
+EVERY: Final = 1.0
+
+#: Seconds between two reads of a broker's status, which changes seldom.
+STATUS_EVERY: Final = 5.0
+
+#: Seconds after the last look after which polling ends.
+IDLE: Final = 10.0
+
+#: Seconds for which a broker that did not answer is not asked again by a page.
+AWAY: Final = 2.0
+
+#: Samples that are kept for rates and sparklines: a minute and a half.
+SAMPLES: Final = 90
+
+#: Queues whose samples are kept; more have no sparklines.
+MAX_QUEUES: Final = 200
+
+#: Threads that wait for brokers, and pages that may wait for such a thread.
+THREADS: Final = 8
+MAX_WAITING: Final = 64
+
+#: Seconds that a page waits for a thread and the answer.
+TIMEOUT: Final = 15.0
+
+#: Seconds for which a listing searches on before it shows what it has.
+SEARCH: Final = 0.15
+
+#: Jobs of a graph that are read.
+MAX_GRAPH: Final = 1000
+
+Row = Mapping[str, Any]
+
+
+class Busy(EventMQError):
+    """More pages wait for a broker than are allowed."""
+
+
+class Sample(NamedTuple):
+    """Figures of a broker at one moment; counts are since its start."""
+
+    at: float
+    ended: int
+    waiting: int
+    #: Queue -> ended jobs, and waiting jobs.
+    by_queue: Mapping[str, tuple[int, int]]
+    #: Upper bound in seconds -> jobs that started within it.
+    delays: Mapping[float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The last answers of a broker.
+
+    Attributes:
+        at: Unix time of the answers.
+        metrics: Answer of ``metrics``.
+        queues: Answer of ``queues``.
+        status: Answer of ``status``, up to `STATUS_EVERY` older.
+        samples: Earlier figures, the oldest first.
+        missing: Why the broker does not answer, "" if it does.
+    """
+
+    at: float = 0.0
+    metrics: Row = field(default_factory=dict)
+    queues: Sequence[Row] = ()
+    status: Row = field(default_factory=dict)
+    samples: Sequence[Sample] = ()
+    missing: str = "it was not asked yet"
+
+    @property
+    def standby(self) -> bool:
+        """Whether the broker is a standby, which has no jobs of its own to show."""
+        return self.status.get("role") == "standby"
+
+    def rates(self, queue: str = "") -> list[float]:
+        """Return ended jobs per second between samples; of one queue, or of all."""
+        return [
+            max(0.0, (_ended(after, queue) - _ended(before, queue)) / (after.at - before.at))
+            for before, after in pairwise(self.samples)
+            if after.at > before.at
+        ]
+
+    def rate(self, queue: str = "") -> float:
+        """Return ended jobs per second over the last seconds."""
+        last = self.rates(queue)[-5:]
+        return sum(last) / len(last) if last else 0.0
+
+    def waiting(self, queue: str = "") -> list[float]:
+        """Return numbers of waiting jobs, by sample; of one queue, or of all."""
+        if not queue:
+            return [float(sample.waiting) for sample in self.samples]
+        return [float(sample.by_queue.get(queue, (0, 0))[1]) for sample in self.samples]
+
+    def delays(self, shares: Sequence[float] = (0.5, 0.95, 0.99)) -> list[float | None]:
+        """Return percentiles of the time from ready to start, as upper bounds in seconds.
+
+        They are of the jobs that started while the samples were taken; None if none did.
+        """
+        if len(self.samples) < 2:  # noqa: PLR2004 - a difference needs two
+            return [None] * len(shares)
+        first, last = self.samples[0].delays, self.samples[-1].delays
+        counts = [(bound, last[bound] - first.get(bound, 0)) for bound in sorted(last)]
+        total = sum(count for _, count in counts)
+        found: list[float | None] = []
+        for share in shares:
+            seen, value = 0, None
+            for bound, count in counts:
+                seen += count
+                if total and seen >= share * total:
+                    value = bound
+                    break
+            found.append(value)
+        return found
+
+
+def _ended(sample: Sample, queue: str) -> int:
+    return sample.by_queue.get(queue, (0, 0))[0] if queue else sample.ended
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows of a listing.
+
+    Attributes:
+        rows: The jobs.
+        cursor: Where the next page begins, "" at the end.
+        searched_to: Unix time of the oldest job examined, 0.0 for none.
+        full: Whether the page has as many rows as were asked for.
+    """
+
+    rows: list[dict[str, Any]]
+    cursor: str
+    searched_to: float
+    full: bool
+
+
+class Broker:
+    """One broker, or a store with its brokers: makes calls, and keeps its snapshot.
+
+    Its methods block and are thread-safe.
+
+    Args:
+        name: Name in links.
+        app: Client of the broker.
+    """
+
+    def __init__(self, name: str, app: EventMQ) -> None:
+        self.name, self.app = name, app
+        self.snapshot = Snapshot()
+        self._lock = threading.Lock()
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES)
+        self._status_at = self._tried = -1e9
+
+    # Snapshots
+
+    def refresh(self, older_than: float = EVERY) -> Snapshot:
+        """Ask the broker again, unless the answers are fresh; return the snapshot.
+
+        Args:
+            older_than: Seconds for which answers are fresh.
+        """
+        with self._lock:
+            age = time.monotonic() - self._tried
+            if age < (max(older_than, AWAY) if self.snapshot.missing else older_than):
+                return self.snapshot
+            try:
+                self.snapshot = self._read()
+            except EventMQError as error:
+                if not self.snapshot.missing:
+                    logger.warning("broker %s is missing: %s", self.name, error)
+                self.snapshot = replace(self.snapshot, missing=str(error) or type(error).__name__)
+            self._tried = time.monotonic()
+            return self.snapshot
+
+    def poll(self) -> None:
+        """Refresh the snapshot, unless another thread does so now."""
+        if not self._lock.locked():
+            self.refresh(EVERY / 2)
+
+    def _read(self) -> Snapshot:
+        now = time.monotonic()
+        metrics, queues = self.app.ask("metrics"), self.app.ask("queues")
+        status = self.snapshot.status
+        if now - self._status_at >= STATUS_EVERY or self.snapshot.missing:
+            status, self._status_at = self.app.ask("status"), now
+        sample = _sample(now, metrics, queues)
+        if self._samples and (
+            now - self._samples[-1].at > IDLE or sample.ended < self._samples[-1].ended
+        ):
+            self._samples.clear()  # nobody looked for a while, or the broker started again
+        self._samples.append(sample)
+        return Snapshot(time.time(), metrics, queues, status, tuple(self._samples), "")
+
+    # Reads
+
+    def ask(self, name: str, arguments: Row | None = None) -> Any:
+        """Make a call; raises at once if the broker did not answer a moment ago.
+
+        Raises:
+            BrokerUnavailable: The broker does not answer.
+            EventMQError: It refuses the call.
+        """
+        self.check()
+        return self.app.ask(name, arguments)
+
+    def check(self) -> None:
+        """Raise `BrokerUnavailable` if the broker did not answer a moment ago."""
+        if self.snapshot.missing and time.monotonic() - self._tried < AWAY:
+            raise BrokerUnavailable(self.snapshot.missing)
+
+    def page(self, listing: str, filters: Row, cursor: str, limit: int) -> Page:
+        """Return the next rows of a listing that match; fewer if that takes too long.
+
+        Args:
+            listing: ``jobs`` or ``failed``.
+            filters: Arguments of the call.
+            cursor: Where to begin, "" for the newest.
+            limit: Maximum number of rows.
+        """
+        rows: list[dict[str, Any]] = []
+        searched_to, end = 0.0, time.monotonic() + SEARCH
+        while True:
+            arguments = {**filters, "cursor": cursor, "limit": limit - len(rows)}
+            answer = self.ask(listing, arguments)
+            rows += answer[listing]
+            cursor, searched_to = answer["cursor"], answer["searched_to"] or searched_to
+            full = len(rows) >= limit
+            if not cursor or full or time.monotonic() > end:
+                return Page(rows, cursor, searched_to, full)
+
+    def failures(self, filters: Row) -> Page:
+        """Return failed jobs by fingerprint, as far as there was time to count them.
+
+        Args:
+            filters: Arguments of the call.
+
+        Returns:
+            Groups with task, error, count, queues, first, last, sample and message; the one that
+            failed last is the first.
+        """
+        groups: dict[tuple[str, str], dict[str, Any]] = {}
+        cursor, searched_to, end = "", 0.0, time.monotonic() + SEARCH
+        while True:
+            answer = self.ask("failures", {**filters, "cursor": cursor})
+            for row in answer["groups"]:
+                group = groups.get((row["task"], row["error"]))
+                if group is None:
+                    error = decode_error(row["result"]) if row["result"] else None
+                    message = error.message if error is not None else ""
+                    groups[row["task"], row["error"]] = {**row, "message": message}
+                    continue
+                group["count"] += row["count"]
+                group["first"] = min(group["first"], row["first"])
+                for queue, number in row["queues"].items():
+                    group["queues"][queue] = group["queues"].get(queue, 0) + number
+            cursor, searched_to = answer["cursor"], answer["searched_to"] or searched_to
+            if not cursor or time.monotonic() > end:
+                return Page([*groups.values()], cursor, searched_to, bool(cursor))
+
+    def job(self, job_id: str, *, args: bool) -> dict[str, Any]:
+        """Return what the broker knows of a job, with its logs; its arguments only on request.
+
+        Raises:
+            JobNotFound: The broker does not know it.
+        """
+        self.check()
+        return self.app.job(job_id).info(args=args, logs=True)
+
+    def graph(self, job_id: str) -> tuple[list[dict[str, Any]], int]:
+        """Return the first `MAX_GRAPH` jobs of the graph of a job, and their whole number."""
+        answer = self.ask("graph", {"id": job_id, "limit": MAX_GRAPH})
+        return list(answer["jobs"]), int(answer["size"])
+
+    def tasks(self) -> list[str]:
+        """Return names of tasks, for the completion of filters."""
+        return sorted({row["task"] for row in self.snapshot.metrics.get("jobs", ()) if row["task"]})
+
+    def schedules(self) -> list[dict[str, Any]]:
+        """Return the schedules by name, with next fire time and the state of the last job."""
+        self.check()
+        stored = self.app.schedules.list()
+        ids = [each.last_job for each in stored if each.last_job]
+        states: dict[str, str] = {}
+        for first in range(0, len(ids), 1000):
+            states.update(self.app.ask("state", {"ids": ids[first : first + 1000]}))
+        return [
+            {
+                "name": each.name, "task": each.task, "queue": each.queue, "trigger": each.trigger,
+                "enabled": each.enabled, "source": each.source, "remaining": each.remaining,
+                "next": self.app.schedules.next_fire_time(each),
+                "last": each.last_fire_time if each.last_job else None,
+                "last_job": each.last_job, "state": states.get(each.last_job, ""),
+            }
+            for each in stored
+        ]  # fmt: skip
+
+    # Actions
+
+    def switch_schedule(self, name: str, *, on: bool, actor: str) -> None:
+        """Enable or disable a schedule.
+
+        Raises:
+            ScheduleNotFound: There is none of this name.
+        """
+        self.check()
+        switch = self.app.schedules.enable if on else self.app.schedules.disable
+        switch(name, actor=actor)
+
+    def run_schedule(self, name: str, *, actor: str) -> str:
+        """Submit the job of a schedule now, and return its id."""
+        self.check()
+        return self.app.schedules.run(name, actor=actor).id
+
+    def bulk(self, bulk_id: str, arguments: Row | None = None) -> dict[str, Any]:
+        """Start a bulk operation, or continue to watch one; return its progress.
+
+        Without arguments nothing starts.
+        """
+        answer: dict[str, Any] = self.ask("bulk", {"id": bulk_id, **(arguments or {})})
+        return answer
+
+
+def _sample(at: float, metrics: Row, queues: Sequence[Row]) -> Sample:
+    ended: Counter[str] = Counter()
+    delays: Counter[float] = Counter()
+    for row in metrics["jobs"]:
+        ended[row["queue"]] += sum(row["outcomes"].values())
+        bounds, counts, _ = row["wait"]
+        delays.update(dict(zip([*bounds, float("inf")], counts, strict=True)))
+    waiting = {row["name"]: row["waiting"] for row in queues}
+    names = sorted(waiting, key=lambda name: -ended[name])[:MAX_QUEUES]
+    by_queue = {name: (ended[name], waiting[name]) for name in names}
+    return Sample(at, sum(ended.values()), sum(waiting.values()), by_queue, delays)
+
+
+def attention(snapshot: Snapshot) -> list[str]:
+    """Return sentences about what needs attention at a broker."""
+    status, found = snapshot.status, []
+    if snapshot.missing:
+        return [f"the broker does not answer: {snapshot.missing}"]
+    if snapshot.standby:
+        if status.get("trouble"):
+            found.append(f"the store cannot be used now: {status['trouble']}")
+        if not status.get("owner"):
+            found.append("no broker owns the store now")
+        return found
+    if status.get("refusing"):
+        found.append(f"new jobs are refused: {status['refusing']}")
+    for row in snapshot.queues:
+        if row["paused"]:
+            found.append(f"queue {row['name']} is paused")
+        if not row["workers"] and (row["waiting"] or row["running"]):
+            found.append(f"queue {row['name']} has jobs and no worker")
+    failed = sum(row["failed"] for row in snapshot.queues)
+    if failed:
+        found.append(f"{failed:,} failed job{'' if failed == 1 else 's'} to retry or drop")
+    clock = {name: round(value) for name, value in status.get("clock", {}).items() if value}
+    if clock:
+        found.append(
+            "the clock: " + ", ".join(f"{name} {value} s" for name, value in clock.items())
+        )
+    return found
+
+
+class Brokers:
+    """All brokers of a dashboard, the threads that ask them, and the poll.
+
+    Args:
+        apps: Name -> client.
+    """
+
+    def __init__(self, apps: Mapping[str, EventMQ]) -> None:
+        self.brokers = {name: Broker(name, app) for name, app in apps.items()}
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="eventmq-dashboard")
+        self._polls = ThreadPoolExecutor(len(self.brokers), thread_name_prefix="eventmq-polls")
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._looked = 0.0
+        self._poller: threading.Thread | None = None
+        self._closed = threading.Event()
+        #: Called in the polling thread after each poll.
+        self.listeners: set[Callable[[], None]] = set()
+
+    async def run(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run a function that asks a broker in a thread.
+
+        Raises:
+            Busy: Too many pages wait already.
+            BrokerUnavailable: No answer came within `TIMEOUT`.
+        """
+        if self._waiting >= MAX_WAITING:
+            raise Busy(f"{MAX_WAITING} pages wait for the broker already; try again")
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            future = loop.run_in_executor(self._pool, lambda: function(*arguments, **named))
+            return await asyncio.wait_for(future, TIMEOUT)
+        except asyncio.TimeoutError:
+            raise BrokerUnavailable(f"no answer within {TIMEOUT:g} s") from None
+        finally:
+            self._waiting -= 1
+
+    async def snapshot(self, broker: Broker) -> Snapshot:
+        """Return a snapshot that is at most a little older than `EVERY`."""
+        self.look()
+        if time.time() - broker.snapshot.at < 2 * EVERY:
+            return broker.snapshot
+        return await self.run(broker.refresh)
+
+    def look(self) -> None:
+        """Poll from now on, until nobody looks any more."""
+        self._looked = time.monotonic()
+        with self._lock:
+            if self._poller is None and not self._closed.is_set():
+                self._poller = threading.Thread(
+                    target=self._poll, name="eventmq-dashboard-poll", daemon=True
+                )
+                self._poller.start()
+
+    def _poll(self) -> None:
+        following = time.monotonic()
+        while True:
+            with self._lock:
+                idle = not self.listeners and time.monotonic() - self._looked > IDLE
+                if idle or self._closed.is_set():
+                    self._poller = None
+                    return
+            with contextlib.suppress(RuntimeError):  # the pool is shut down
+                waits = [self._polls.submit(each.poll) for each in self.brokers.values()]
+                for wait in waits:
+                    with contextlib.suppress(TimeoutError):
+                        wait.result(EVERY / 2)
+            for listener in [*self.listeners]:
+                listener()
+            following = max(following + EVERY, time.monotonic() + EVERY / 10)
+            self._closed.wait(following - time.monotonic())
+
+    @property
+    def polling(self) -> bool:
+        """Whether the brokers are polled now."""
+        return self._poller is not None
+
+    def close(self) -> None:
+        """End polling and threads. Idempotent."""
+        self._closed.set()
+        for listener in [*self.listeners]:
+            listener()
+        poller = self._poller
+        if poller is not None:
+            poller.join(TIMEOUT)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._polls.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,139 @@
+"""Live figures: the cells of pages, and the streams of server-sent events that update them.
+
+A stream begins with all cells and then has those that changed, once a second. A page shows the same
+cells when it is loaded. The number of streams is bounded; a browser that gets none polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from eventmq_contrib.dashboard.data import Brokers, Snapshot, attention
+from eventmq_contrib.dashboard.shapes import sparkline
+from eventmq_contrib.dashboard.words import duration, figure, shown
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+__all__ = ["MAX_STREAMS", "Streams", "cells_of"]
+
+#: Number of streams, each one connection and some 20 KiB.
+MAX_STREAMS: Final = 50
+
+#: Seconds between two comments, which keep proxies from closing a stream.
+COMMENT: Final = 15.0
+
+#: Queues with live cells.
+MAX_QUEUES: Final = 200
+
+TOTALS = ("waiting", "running", "delayed", "failed")
+
+
+def cells_of(snapshot: Snapshot) -> dict[str, str]:
+    """Return the live cells of a broker as text: key -> what a page shows.
+
+    A page whose cell ``shape`` changes has to be loaded again: queues came or went, or what needs
+    attention has changed. Keys with ``spark/`` are data of SVG's path.
+    """
+    shape = [*attention(snapshot)]
+    cells: dict[str, str] = {}
+    if not snapshot.missing and not snapshot.standby:
+        queues = sorted(snapshot.queues, key=lambda row: row["name"])[:MAX_QUEUES]
+        shape += [f"{row['name']}\0{row['paused']}" for row in queues]
+        workers = snapshot.metrics["workers"]
+        for name in TOTALS:
+            cells[name] = figure(sum(row[name] for row in snapshot.queues))
+        oldest = max((row["waited"] for row in snapshot.queues), default=0.0)
+        cells["oldest"] = duration(oldest) if oldest else "-"
+        cells["workers"] = figure(len(workers))
+        used, slots = sum(row[1] for row in workers), sum(row[2] for row in workers)
+        cells["slots"] = f"{used:,} of {slots:,}"
+        cells["rate"] = figure(snapshot.rate())
+        for name, value in zip(("p50", "p95", "p99"), snapshot.delays(), strict=True):
+            cells[name] = "-" if value is None else f"≤ {duration(value)}"
+        cells["spark/rate"] = sparkline(snapshot.rates())
+        cells["spark/waiting"] = sparkline(snapshot.waiting())
+        for row in queues:
+            prefix = f"queue/{row['name']}/"
+            cells |= {f"{prefix}{name}": figure(row[name]) for name in (*TOTALS, "workers")}
+            cells[f"{prefix}waited"] = duration(row["waited"]) if row["waited"] else "-"
+            cells[f"{prefix}rate"] = figure(snapshot.rate(row["name"]))
+            cells[f"spark/{prefix}rate"] = sparkline(snapshot.rates(row["name"]))
+            cells[f"spark/{prefix}waiting"] = sparkline(snapshot.waiting(row["name"]))
+    cells["shape"] = sha256(json.dumps(shape).encode()).hexdigest()[:16]
+    return {key: str(shown(text)) for key, text in cells.items()}
+
+
+class Streams:
+    """The streams of a dashboard.
+
+    Args:
+        brokers: The brokers.
+    """
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self.open = 0
+        self._closed = False
+        #: Broker -> its last snapshot and the cells of that.
+        self._cells: dict[str, tuple[Snapshot, dict[str, str]]] = {}
+
+    def cells(self, name: str) -> dict[str, str]:
+        """Return the cells of one broker; they are made once for each snapshot."""
+        snapshot = self._brokers.brokers[name].snapshot
+        known = self._cells.get(name)
+        if known is None or known[0] is not snapshot:
+            known = self._cells[name] = (snapshot, cells_of(snapshot))
+        return known[1]
+
+    def all_cells(self) -> dict[str, str]:
+        """Return the cells of all brokers, with ``NAME:`` before their keys."""
+        return {
+            f"{name}:{key}": text
+            for name in self._brokers.brokers
+            for key, text in self.cells(name).items()
+        }
+
+    def close(self) -> None:
+        """End all streams at their next news."""
+        self._closed = True
+        for listener in [*self._brokers.listeners]:
+            listener()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the events of one stream until it is closed."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def notify() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(news.set)
+
+        self.open += 1
+        self._brokers.listeners.add(notify)
+        self._brokers.look()
+        try:
+            last = self.all_cells()
+            yield _event("snapshot", last)
+            commented = loop.time()
+            while not self._closed:
+                try:
+                    await asyncio.wait_for(news.wait(), max(0.0, commented + COMMENT - loop.time()))
+                except asyncio.TimeoutError:
+                    yield b": still here\n\n"
+                    commented = loop.time()
+                    continue
+                news.clear()
+                now = self.all_cells()
+                changed = {key: text for key, text in now.items() if last.get(key) != text}
+                last = now
+                yield _event("change", changed)
+        finally:
+            self._brokers.listeners.discard(notify)
+            self.open -= 1
+
+
+def _event(name: str, data: Mapping[str, str]) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
