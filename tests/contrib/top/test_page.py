@@ -323,6 +323,38 @@ def test_a_key_without_rights_is_told_what_it_lacks(keyed: Keyed, drive: Drive) 
     drive({"shop": client}, story)
 
 
+@pytest.mark.parametrize(("rights", "arguments"), [
+    ({}, "arguments not allowed for this key"), ({"show_arguments": True}, "arguments 'secret'"),
+])  # fmt: skip
+def test_a_viewer_sees_everything_and_acts_on_nothing(
+    keyed: Keyed, drive: Drive, rights: dict[str, bool], arguments: str
+) -> None:
+    """Arguments only if its key says so."""
+    keyed.keys.authorize("eye", "viewer", **rights)
+    web = keyed.client("web")
+    job = web.send("good", ("secret",), queue="mail")
+
+    async def story(page: Page) -> None:
+        await page.shows("submitted")
+        for key, text in (("3", "no workers"), ("4", "no running jobs"), ("6", "no failed jobs")):
+            await page.press(key)
+            await page.shows(text)
+        await page.press("2")
+        await page.shows("mail")
+        await page.press("p", "y")
+        await page.shows("not done: the key 'eye' (viewer) may not call 'pause'")
+        await page.press("5")
+        await page.shows(job.id[-8:])
+        await page.press("c", "y")
+        await page.shows("not done: the key 'eye' (viewer) may not call 'cancel'")
+        await page.press("enter")
+        await page.shows(job.id, arguments)
+
+    drive({"shop": keyed.client("eye")}, story)
+    assert "queued" == job.state
+    web.close()
+
+
 # Text of others
 
 
