@@ -1,0 +1,319 @@
+"""Live figures: what is polled and when, streams and their bounds, cells, and shapes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.errors import BrokerUnavailable, EventMQError
+from eventmq_contrib.dashboard import data, live, words
+from eventmq_contrib.dashboard.data import Brokers, Busy, Sample, Snapshot
+from eventmq_contrib.dashboard.shapes import draw, sparkline, waterfall
+from tests.contrib.dashboard.conftest import TIMEOUT
+from tests.support.system import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.testclient import TestClient
+
+    from eventmq import EventMQ
+    from eventmq_contrib.dashboard.web import Dashboard
+
+
+class Asked:
+    """Counts the calls of an app, and fails them while it is told to."""
+
+    def __init__(self, app: EventMQ) -> None:
+        self.app, self.calls, self.fails = app, list[str](), False
+        self.schedules = app.schedules
+
+    def ask(self, name: str, arguments: Any = None) -> Any:
+        self.calls.append(name)
+        if self.fails:
+            raise BrokerUnavailable("away")
+        return self.app.ask(name, arguments)
+
+
+@pytest.fixture
+def asked(app: EventMQ) -> Asked:
+    return Asked(app)
+
+
+@pytest.fixture
+def brokers(asked: Asked) -> Iterator[Brokers]:
+    brokers = Brokers({"one": asked})  # type: ignore[dict-item]
+    yield brokers
+    brokers.close()
+
+
+def events_of(chunks: list[bytes]) -> list[tuple[str, dict[str, str]]]:
+    events = []
+    for chunk in chunks:
+        name, _, rest = chunk.decode().removeprefix("event: ").partition("\n")
+        events.append((name, json.loads(rest.removeprefix("data: "))))
+    return events
+
+
+# Polling
+
+
+def test_a_broker_is_polled_while_somebody_looks_and_no_longer(
+    brokers: Brokers, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "IDLE", 0.3)
+    monkeypatch.setattr(data, "EVERY", 0.05)
+    assert not brokers.polling
+    until(lambda: brokers.look() or asked.calls.count("metrics") >= 3, "it is polled")
+    until(lambda: not brokers.polling, "polling ends")
+    calls = len(asked.calls)
+    brokers.look()
+    until(lambda: len(asked.calls) > calls, "it begins again")
+
+
+def test_many_viewers_cost_one_poll(brokers: Brokers, asked: Asked) -> None:
+    broker = brokers.brokers["one"]
+    threads = [threading.Thread(target=broker.refresh) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ["metrics", "queues", "status"] == asked.calls
+
+
+def test_a_broker_that_is_away_is_not_asked_by_each_page(brokers: Brokers, asked: Asked) -> None:
+    broker = brokers.brokers["one"]
+    asked.fails = True
+    for _ in range(5):
+        assert "away" == broker.refresh().missing
+        with pytest.raises(BrokerUnavailable, match="away"):
+            broker.ask("jobs")
+    assert ["metrics"] == asked.calls
+
+
+def test_pages_that_wait_are_bounded(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "MAX_WAITING", 3)
+    held = threading.Event()
+
+    async def look() -> list[object]:
+        waiting = [asyncio.ensure_future(brokers.run(held.wait, TIMEOUT)) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Busy, match="3 pages wait"):
+            await brokers.run(lambda: None)
+        held.set()
+        return await asyncio.gather(*waiting)
+
+    assert [True] * 3 == asyncio.run(look())
+
+
+def test_a_broker_that_does_not_answer_ends_the_wait_of_a_page(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "TIMEOUT", 0.05)
+    held = threading.Event()
+    with pytest.raises(BrokerUnavailable, match="no answer within"):
+        asyncio.run(brokers.run(held.wait, TIMEOUT))
+    held.set()
+
+
+# Figures
+
+
+def sample(at: float, ended: int, waiting: int = 0, **delays: int) -> Sample:
+    bounds = {float(key.strip("d").replace("_", ".")): number for key, number in delays.items()}
+    return Sample(at, ended, waiting, {"mail": (ended, waiting)}, bounds)
+
+
+def test_rates_are_differences_of_counts() -> None:
+    snapshot = Snapshot(samples=[sample(0.0, 0, 5), sample(1.0, 100, 4), sample(3.0, 500, 3)])
+    assert [100.0, 200.0] == snapshot.rates()
+    assert [100.0, 200.0] == snapshot.rates("mail")
+    assert [5.0, 4.0, 3.0] == snapshot.waiting("mail")
+    assert [0.0, 0.0] == snapshot.rates("other")
+    assert 150.0 == snapshot.rate()
+    assert 0.0 == Snapshot().rate()
+
+
+def test_percentiles_are_of_the_jobs_that_started_meanwhile() -> None:
+    first = sample(0.0, 0, d0_1=1000, d1=1000, dinf=0)
+    last = sample(9.0, 0, d0_1=1090, d1=1009, dinf=1)
+    assert [0.1, 1.0, 1.0] == Snapshot(samples=[first, last]).delays()
+    assert [float("inf")] == Snapshot(samples=[first, last]).delays([1.0])
+    assert [None] * 3 == Snapshot(samples=[first, first]).delays()
+
+
+def test_samples_begin_anew_with_the_broker(brokers: Brokers, app: EventMQ) -> None:
+    broker = brokers.brokers["one"]
+    app.wait([app.send("shop.good")], timeout=TIMEOUT)
+    until(lambda: broker.refresh(0.0).samples[-1].ended == 1, "it is counted")
+    before = broker.refresh(0.0)
+    assert len(before.samples) >= 2
+    broker._samples.append(before.samples[-1]._replace(ended=10**9))
+    assert 1 == len(broker.refresh(0.0).samples)
+
+
+def test_cells_show_what_is_there(app: EventMQ, brokers: Brokers) -> None:
+    app.send("shop.good", queue="late", countdown=3600)
+    cells = live.cells_of(brokers.brokers["one"].refresh(0.0))
+    assert ("1", "1", "0") == (cells["delayed"], cells["queue/late/delayed"], cells["waiting"])
+    shape = cells["shape"]
+    app.ask("pause", {"queue": "late"})
+    assert shape != live.cells_of(brokers.brokers["one"].refresh(0.0))["shape"]
+    assert {"shape"} == {*live.cells_of(Snapshot())}
+
+
+# Streams
+
+
+def test_a_stream_begins_with_all_cells_and_has_what_changes(
+    app: EventMQ, brokers: Brokers
+) -> None:
+    """At most a second behind."""
+    app.wait([app.send("shop.good")], timeout=TIMEOUT)
+    streams = live.Streams(brokers)
+    brokers.brokers["one"].refresh()
+
+    async def follow() -> list[bytes]:
+        events = streams.events()
+        chunks = [await anext(events)]
+        assert 1 == streams.open
+        app.send("shop.good", queue="late", countdown=3600)
+        sent = time.monotonic()
+        while b"queue/late/delayed" not in chunks[-1]:
+            chunks.append(await asyncio.wait_for(anext(events), TIMEOUT))
+        assert time.monotonic() - sent < 5 * data.EVERY
+        await events.aclose()
+        return chunks
+
+    chunks = asyncio.run(follow())
+    (first, whole), *_, (last, changed) = events_of(chunks)
+    assert ("snapshot", "change") == (first, last)
+    assert "0" == whole["one:waiting"]
+    assert "1" == changed["one:queue/late/delayed"]
+    assert "one:failed" not in changed, "only what has changed"
+    assert 0 == streams.open
+
+
+def test_a_silent_stream_has_comments(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 15.0 == live.COMMENT
+    monkeypatch.setattr(live, "COMMENT", 0.01)
+    monkeypatch.setattr(brokers, "look", lambda: None)
+    streams = live.Streams(brokers)
+
+    async def follow() -> list[bytes]:
+        events = streams.events()
+        chunks = [await anext(events) for _ in range(3)]
+        await events.aclose()
+        return chunks
+
+    assert [b": still here\n\n"] * 2 == asyncio.run(follow())[1:]
+
+
+def test_a_stream_ends_with_the_dashboard(brokers: Brokers) -> None:
+    streams = live.Streams(brokers)
+
+    async def follow() -> list[bytes]:
+        events = streams.events()
+        await anext(events)
+        streams.close()
+        return [chunk async for chunk in events]
+
+    assert len(asyncio.run(follow())) <= 1
+
+
+def test_streams_are_bounded_and_then_there_is_polling(
+    dashboard: Dashboard, client: TestClient
+) -> None:
+    """A hundred browsers: those without a stream ask for the same cells."""
+    dashboard.streams.open = live.MAX_STREAMS
+    answer = client.get("/live")
+    assert 503 == answer.status_code
+    assert "30" == answer.headers["retry-after"]
+    client.get("/b/broker/")
+    cells = client.get("/live.json").json()
+    assert "0" == cells["broker:waiting"]
+    dashboard.streams.open = 0
+
+
+def test_a_stream_is_neither_cached_nor_held_back(client: TestClient, dashboard: Dashboard) -> None:
+    dashboard.streams.close()  # else it has no end, and this client waits for that
+    answer = client.get("/live")
+    assert "no-cache" == answer.headers["cache-control"]
+    assert "no" == answer.headers["x-accel-buffering"]
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.text.startswith("event: snapshot\ndata: {")
+
+
+def test_live_figures_are_for_users_only(client: TestClient) -> None:
+    for path in ("/live", "/live.json"):
+        assert 401 == client.get(path, headers={"X-Test-User": "nobody"}).status_code
+
+
+# Shapes and words
+
+
+def test_a_sparkline_goes_from_zero_to_the_largest() -> None:
+    assert "" == sparkline([1.0])
+    assert "M0.0 23.0L50.0 12.0L100.0 1.0" == sparkline([0.0, 1.0, 2.0])
+    assert "M0.0 23.0L100.0 23.0" == sparkline([0.0, 0.0])
+
+
+def row(place: int, state: str = "succeeded", **more: Any) -> dict[str, Any]:
+    base = {"input": 0, "output": 0, "created": 100.0, "started": 0.0, "leased": 0.0}
+    return {"id": f"j{place}", "place": place, "state": state, **base, **more}
+
+
+def test_a_graph_is_drawn_from_left_to_right() -> None:
+    rows = [row(0, output=1), row(1, output=1), row(2, input=1, output=2), row(3, input=2)]
+    drawing = draw(rows, 1000)
+    assert [1, 1, 209, 417] == [node.x for node in drawing.nodes]
+    assert [1, 53, 1, 1] == [node.y for node in drawing.nodes]
+    assert 3 == len(drawing.edges)
+    assert 996 == drawing.hidden
+    assert [("succeeded", 4)] == drawing.states
+
+
+def test_a_graph_that_is_a_circle_ends() -> None:
+    drawing = draw([row(0, input=1, output=2), row(1, input=2, output=1)], 2)
+    assert 2 == len(drawing.nodes)
+
+
+def test_a_waterfall_shows_waiting_and_running() -> None:
+    rows = [
+        row(0, started=110.0, ran=30.0, finished=140.0),
+        row(1, "running", leased=150.0),
+        row(2, "queued"),
+    ]
+    bars, whole = waterfall(rows, 200.0)
+    assert 100.0 == whole
+    shown = {bar.row["id"]: (bar.waits, bar.runs) for bar in bars}
+    assert ((0.0, 10.0), (10.0, 30.0)) == shown["j0"]
+    assert ((0.0, 50.0), (50.0, 50.0)) == shown["j1"]
+    assert ((0.0, 100.0), (0.0, 0.0)) == shown["j2"]
+    assert ([], 0.0) == waterfall([], 200.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (3.7e-5, "37 us"), (2.7e-4, "0.27 ms"), (0.25, "250 ms"), (180, "3 min"),
+     (float("inf"), "longer"), (1.5, "1.5 s"), (86_400, "1 d")],
+)  # fmt: skip
+def test_lengths_have_suitable_units(value: float | None, text: str) -> None:
+    assert text == words.duration(value)
+
+
+def test_times_of_people() -> None:
+    assert 0.0 == words.read_time(" ")
+    assert abs(words.read_time("2h ago") - time.time() + 7200) < 60
+    assert 1_769_860_800.0 == words.read_time("2026-01-31 12:00")
+    assert 1_769_860_800.0 == words.read_time("2026-01-31T13:00+01:00")
+    for wrong in ("yesterday", "2026-13-01", "-1", "9" * 30 + "w2"):
+        with pytest.raises(ValueError, match="write 2h"):
+            words.read_time(wrong)
+    assert "" == words.clock(1e300)
+    assert issubclass(Busy, EventMQError)
