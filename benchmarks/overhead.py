@@ -1,4 +1,4 @@
-"""The rows about observability: CPU for counting jobs, scrapes, health checks and traces.
+"""The rows about observability: CPU for counting jobs, scrapes, health checks, traces, and a page.
 
 This module is also the app of the workers of `tracing`, and a broker that times its job counters.
 """
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["GOALS", "ROWS"]
 
 _BULK, _SINGLES, _SCRAPES, _CHECKS = 100_000, 2000, 200, 10
+
+#: Jobs that have ended before `top` is measured, and seconds of each of its views.
+_ENDED, _VIEWED = 100_000, 10.0
 
 #: Environment variables: path of the file with the times of the broker; mode of tracing.
 _FILE, _MODE = "BENCH_COUNTING", "BENCH_TRACING"
@@ -90,6 +93,42 @@ def metrics(figures: Figures) -> None:
             f"{name}_percent": counted[name] / cpu * 100,
         })  # fmt: skip
     figures.add(scrape_us=scrape / _SCRAPES * 1e6, check_us=health / _CHECKS * 1e6)
+
+
+def top(figures: Figures) -> None:
+    """CPU of the broker for an open ``eventmq top``, by view, in percent of a core.
+
+    What the broker takes without the page is subtracted. 100,000 jobs have ended, and 1,000 wait.
+    """
+    from eventmq_contrib.top.page import Broker, Top
+    from eventmq_contrib.top.views import VIEWS
+
+    with running(workers=2) as system:
+        assert system.broker is not None
+        pid, app = system.broker.pid, EventMQ("bench", broker=system.address)
+        nothing = app.task(name="benchmarks.bench_app.nothing")(lambda: None)
+        nothing.map([()] * _ENDED)
+        while any(row["waiting"] + row["running"] for row in app.ask("queues")):
+            time.sleep(0.05)
+        nothing.options(countdown=3600).map([()] * 1000)
+
+        async def used() -> float:
+            begin = _cpu(pid), time.monotonic()
+            await asyncio.sleep(_VIEWED)
+            return (_cpu(pid) - begin[0]) / (time.monotonic() - begin[1]) * 100
+
+        async def views() -> None:
+            await asyncio.sleep(1.0)  # the last commits
+            alone = await used()
+            figures.add(alone_percent=alone)
+            async with Top([Broker("bench", app)]).run_test(size=(80, 24)) as pilot:
+                for number, view in enumerate(VIEWS, 1):
+                    await pilot.press(str(number))
+                    name = view.name.replace(" ", "_")
+                    figures.add(**{f"{name}_percent": await used() - alone})
+
+        asyncio.run(views())
+        app.close()
 
 
 def _time_counting() -> None:
@@ -207,11 +246,12 @@ if __name__ != "__main__" and os.environ.get(_MODE, "off") != "off":  # in a wor
 app = _make_app(os.environ.get(_MODE, "off"))
 
 #: Name -> function that runs the row once.
-ROWS: dict[str, Callable[[Figures], None]] = {"metrics": metrics, "tracing": tracing}
+ROWS: dict[str, Callable[[Figures], None]] = {"metrics": metrics, "top": top, "tracing": tracing}
 
 #: Name -> figure -> its goal.
 GOALS: dict[str, dict[str, str]] = {
     "metrics": {"bulk_percent": "< 1", "single_percent": "< 1"},
+    "top": {"overview_percent": "< 2", "jobs_percent": "< 2", "failed_jobs_percent": "< 2"},
     "tracing": {"on_costs_us": "< 40"},
 }
 
