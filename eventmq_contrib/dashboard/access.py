@@ -19,7 +19,7 @@ import stat
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -140,11 +140,13 @@ def _role(words: list[str], path: Path) -> str:
     return role
 
 
-def read_tokens(path: Path) -> dict[str, str]:
-    """Read a file of tokens: one a line, with a role behind it unless it is `OPERATOR`.
+def read_tokens(path: Path) -> dict[str, User]:
+    """Read a file of tokens: ``TOKEN [ROLE [NAME]]`` a line.
+
+    The role is `OPERATOR` and the name is made from a hash of the token, unless they are there.
 
     Returns:
-        Token -> role.
+        Token -> user.
 
     Raises:
         SettingsError: The file cannot be read, others can read it, or a line is malformed.
@@ -156,7 +158,8 @@ def read_tokens(path: Path) -> dict[str, str]:
                 f"{path}: a token has {len(token)} characters; at least {MIN_TOKEN} are needed, as "
                 "in: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
             )
-        tokens[token] = _role(more, path)
+        name = more[1] if len(more) > 1 else f"token-{_sign(token.encode(), 'name')[:6]}"
+        tokens[token] = User(name, _role(more[:1] + more[2:], path))
     return tokens
 
 
@@ -196,14 +199,13 @@ class TokenAccess:
     A cookie is signed with its token: it remains valid after a restart, and ends with the token.
 
     Args:
-        read: Returns token -> role; called again by `reload`.
-        name: Name of the users.
+        read: Returns token -> user; called again by `reload`.
     """
 
     challenge = ""
 
-    def __init__(self, read: Callable[[], Mapping[str, str]], name: str = "token") -> None:
-        self._read, self._name = read, name
+    def __init__(self, read: Callable[[], Mapping[str, User]]) -> None:
+        self._read = read
         self.reload()
 
     def reload(self) -> None:
@@ -234,11 +236,11 @@ class TokenAccess:
         """Return the user of the cookie."""
         text, _, signature = request.cookies.get(self.cookie, "").rpartition(".")
         key, _, rest = text.partition(".")
-        token, role = self._tokens.get(key, ("", ""))
-        if not token or not hmac.compare_digest(_sign(token.encode(), text), signature):
+        token, user = self._tokens.get(key, ("", None))
+        if user is None or not hmac.compare_digest(_sign(token.encode(), text), signature):
             return None
         expiry, _, session = rest.partition(".")
-        return User(self._name, role, session) if time.time() < int(expiry) else None
+        return replace(user, session=session) if time.time() < int(expiry) else None
 
 
 class BasicAccess:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import re
 import secrets
@@ -65,7 +66,7 @@ def _address(
     "--bind", metavar="http://HOST:PORT", default=DEFAULT_BIND, callback=_address,
     show_default=True, help="Address of the page; port 0 takes a free one.",
 )  # fmt: skip
-@click.option("--token-file", metavar="FILE", help="Tokens, one a line, with a role behind it.")
+@click.option("--token-file", metavar="FILE", help="Tokens: TOKEN [ROLE [NAME]] a line.")
 @click.option("--basic-auth", metavar="FILE", help="Passwords: NAME HASH [ROLE] a line.")
 @click.option(
     "--user-header",
@@ -150,9 +151,10 @@ def _access(
     trusted_proxy: tuple[str, ...],
     operator: tuple[str, ...],
     own_token: str,
+    actor: str,
 ) -> dict[str, Any]:
     """Return the access as an argument of `application`."""
-    from eventmq_contrib.dashboard.access import OPERATOR, header_user
+    from eventmq_contrib.dashboard.access import OPERATOR, User, header_user
 
     if sum(map(bool, (token_file, basic_auth, user_header))) > 1:
         raise click.UsageError("use one of --token-file, --basic-auth and --user-header")
@@ -165,7 +167,16 @@ def _access(
 
     if token_file:
         return {"token_file": token_file}
-    return {"tokens": lambda: {own_token: OPERATOR}}
+    return {"tokens": lambda: {own_token: User(actor, OPERATOR)}}
+
+
+def _actor(apps: Mapping[str, EventMQ]) -> str:
+    """Return the name of whoever runs the command, for events."""
+    named = next((app.settings.actor for app in apps.values() if app.settings.actor), "")
+    try:
+        return named or f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a user without a name
+        return "dashboard"
 
 
 def _serve(
@@ -202,7 +213,7 @@ def _serve(
         raise SettingsError(f"{host} has no name that browsers open: name it with --host")
     token = "" if has_access else secrets.token_urlsafe(32)
     application_ = application(
-        apps, **_access(own_token=token, **access), report=report,
+        apps, **_access(own_token=token, actor=_actor(apps), **access), report=report,
         hosts=(*hosts, *(LOOPBACK if loopback else (host,))), show_arguments=show_arguments,
         read_only=read_only,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from eventmq_contrib.dashboard.access import (
     BasicAccess,
     FunctionAccess,
     TokenAccess,
+    User,
     UserFunction,
     read_tokens,
 )
@@ -37,7 +38,7 @@ def application(
     user: UserFunction | None = None,
     token_file: str | Path | None = None,
     basic_auth: str | Path | None = None,
-    tokens: Callable[[], Mapping[str, str]] | None = None,
+    tokens: Callable[[], Mapping[str, User]] | None = None,
     hosts: Iterable[str] = LOOPBACK,
     read_only: bool = False,
     show_arguments: bool = False,
@@ -48,9 +49,9 @@ def application(
     Args:
         app: Client of the broker, or clients by name. They remain open when the dashboard ends.
         user: Function of the application around it that returns the user of a request, or None.
-        token_file: File of tokens, one a line.
+        token_file: File of tokens: ``TOKEN [ROLE [NAME]]`` a line.
         basic_auth: File of passwords: ``NAME HASH`` a line.
-        tokens: Returns token -> role, instead of a file.
+        tokens: Returns token -> user, instead of a file.
         hosts: Names that the Host header may have; ``*`` for any.
         read_only: Whether all users only read.
         show_arguments: Show arguments of jobs to users who only read, too.
@@ -83,7 +84,7 @@ def application(
         access = TokenAccess(tokens)
     else:
         own = secrets.token_urlsafe(32)
-        access = TokenAccess(lambda: {own: OPERATOR})
+        access = TokenAccess(lambda: {own: User("dashboard", OPERATOR)})
         logger.warning("the dashboard has no access configured: a token was made for this process")
     return Dashboard(
         apps, access, [*PAGES, *ACTIONS], hosts=hosts, read_only=read_only,

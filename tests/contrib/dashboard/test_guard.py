@@ -151,10 +151,10 @@ def test_a_cookie_ends_with_its_token_and_survives_a_restart(
     serve: Callable[..., TestClient], tmp_path: Path
 ) -> None:
     one, two = "o" * 30, "t" * 30
-    path = private(tmp_path / "tokens", f"# of ops\n{one}\n{two} read-only\n")
+    path = private(tmp_path / "tokens", f"# of ops\n{one}\n{two} read-only rita\n")
     client = serve(token_file=path)
     client.get("/", params={"token": two})
-    assert "read-only" in client.get("/b/broker/").text
+    assert "rita, read-only" in client.get("/b/broker/").text
     again = serve(token_file=path)
     again.cookies.update(client.cookies)
     assert 200 == again.get("/b/broker/").status_code
