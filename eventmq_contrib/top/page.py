@@ -17,7 +17,6 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.coordinate import Coordinate
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
@@ -55,10 +54,13 @@ INTERVAL = 1.0
 #: for each.
 MAX_PAGES = 10
 
-#: Action -> views that have it.
-_ACTIONS: Mapping[str, Sequence[View]] = {
-    "pause": (QUEUES,), "retry": (FAILED,), "drop": (FAILED,), "cancel": (RUNNING, JOBS),
-}  # fmt: skip
+#: Call that acts -> views that have it, and the state of a job to which it was applied.
+_ACTIONS: Mapping[str, tuple[Sequence[View], str]] = {
+    "pause": ((QUEUES,), ""),
+    "retry": ((FAILED,), "queued"),
+    "drop": ((FAILED,), "dropped"),
+    "cancel": ((RUNNING, JOBS), "cancelled"),
+}
 
 #: Colour of a state of a job; the word says the same.
 _COLOURS = {"failed": "red", "running": "blue", "delayed": "yellow"}
@@ -89,36 +91,12 @@ class Broker:
     is_asked: bool = False
 
 
-class Answered(Message):
-    """The end of a poll: an answer, or an error."""
-
-    def __init__(self, broker: Broker, request: Request, answer: Any) -> None:
-        super().__init__()
-        self.broker, self.request, self.answer = broker, request, answer
-
-
-class Said(Message):
-    """The end of an action: what it did."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-
-
-class Found(Message):
-    """The lines about a job."""
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__()
-        self.lines = lines
-
-
-class Question(ModalScreen[bool]):
-    """A question before an action."""
+class Box(ModalScreen[bool]):
+    """A text above the page: a question, or everything about a job."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "yes"),
-        Binding("n,escape", "dismiss(False)", "no"),
+        Binding("n,escape,q", "dismiss(False)", "no"),
     ]
 
     def __init__(self, text: str) -> None:
@@ -127,22 +105,7 @@ class Question(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         """Make the widgets."""
-        yield Static(Text(f"{self.text}\n\ny  yes    n  no"), id="box")
-
-
-class Details(ModalScreen[None]):
-    """Everything about one job."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "back")]
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__()
-        self.lines = lines
-
-    def compose(self) -> ComposeResult:
-        """Make the widgets."""
-        text = "\n".join((*self.lines, "", "escape  back"))
-        yield VerticalScroll(Static(Text(text), id="job"), id="box")
+        yield VerticalScroll(Static(Text(self.text)), id="box")
 
 
 class Table(DataTable[Text]):
@@ -201,7 +164,7 @@ class Top(App[None]):
     Table > .datatable--cursor { text-style: bold reverse; }
     Input { display: none; }
     Input.open { display: block; }
-    Question, Details { align: center middle; }
+    Box { align: center middle; }
     #box { width: 90%; height: auto; max-height: 90%; border: round $foreground; padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -209,10 +172,10 @@ class Top(App[None]):
             Binding(str(number), f"view({number - 1})", view.name, show=False)
             for number, view in enumerate(VIEWS, 1)
         ),
-        Binding("p", "pause", "pause/resume"),
-        Binding("r", "retry", "retry"),
-        Binding("d", "drop", "drop"),
-        Binding("c", "cancel", "cancel"),
+        Binding("p", "act('pause')", "pause/resume"),
+        Binding("r", "act('retry')", "retry"),
+        Binding("d", "act('drop')", "drop"),
+        Binding("c", "act('cancel')", "cancel"),
         Binding("slash", "filter", "filter", key_display="/"),
         Binding("escape", "unfilter", "no filter", show=False),
         Binding("m", "more", "more", show=False),
@@ -301,11 +264,10 @@ class Top(App[None]):
             answer = error
         else:
             answer = None if name == "ping" else answer
-        self.post_message(Answered(broker, request, answer))
+        self.call_later(self._take, broker, request, answer)
 
-    def on_answered(self, event: Answered) -> None:
-        """Take an answer over, and show it."""
-        broker, answer = event.broker, event.answer
+    def _take(self, broker: Broker, request: Request, answer: Any) -> None:
+        """Take an answer over, or an error, and show it."""
         broker.is_asked = False
         broker.problem = ""
         if isinstance(answer, BrokerUnavailable):
@@ -316,12 +278,12 @@ class Top(App[None]):
             broker.state, broker.problem = "up", str(answer)
         else:
             broker.state = "up"
-            if event.request[0] is OVERVIEW:
+            if request[0] is OVERVIEW:
                 broker.metrics = answer
                 broker.history.add(answer, time.monotonic())
             elif answer is not None:
-                broker.answer = (event.request, answer)
-        if event.request != self.request:
+                broker.answer = (request, answer)
+        if request != self.request:
             self.poll()
         self.show()
 
@@ -386,17 +348,12 @@ class Top(App[None]):
         """Show a line below the table, with the time."""
         self.said.update(Text(f"{clock(time.time())}  {printable(text)}"))
 
-    def on_said(self, event: Said) -> None:
-        """Show what an action did, and its effect."""
-        self.say(event.text)
-        self.poll()
-
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Return whether a key has its action now: an action belongs to a view."""
-        if action in _ACTIONS:
-            return not self.read_only and self.view in _ACTIONS[action]
+        if action == "act":
+            return not self.read_only and self.view in _ACTIONS[str(parameters[0])][0]
         if action == "more":
             return bool(self.view.filters)
         return action != "broker" or len(self.brokers) > 1
@@ -457,46 +414,33 @@ class Top(App[None]):
 
     # Actions
 
-    def action_pause(self) -> None:
-        """Pause the queue, or resume it."""
-        if row := self.selected:
+    def action_act(self, call: str) -> None:
+        """Pause or resume the queue, or retry, drop or cancel the job under the cursor."""
+        row = self.selected
+        if row is None:
+            return
+        if self.view is QUEUES:
             name = row["name"]
-            verb = "resume" if row["paused"] else "pause"
+            verb = "resume" if row["paused"] else call
             self._act(verb, f"queue {name}", {"queue": name}, lambda _: f"{verb}d queue {name}")
+            return
+        what = f"job {row['id']} ({row['task'] or 'legacy'})"
+        wanted = _ACTIONS[call][1]
 
-    def action_retry(self) -> None:
-        """Retry the failed job."""
-        if row := self.selected:
-            self._act_on_job("retry", row, "queued", "queued again", attempts=[row["attempt"]])
+        def said(answer: Sequence[Sequence[str]]) -> str:
+            [(_, state, before)] = answer
+            if state == wanted != before:
+                return f"{state}: {what}, which was {before}"
+            return f"not done: {what} is {state or 'not known any more'}"
 
-    def action_drop(self) -> None:
-        """Drop the failed job."""
-        if row := self.selected:
-            self._act_on_job("drop", row, "dropped", "dropped")
-
-    def action_cancel(self) -> None:
-        """Cancel the job."""
-        if row := self.selected:
-            self._act_on_job("cancel", row, "cancelled", "cancelled")
+        # A job that was retried meanwhile is not retried again.
+        more = {"attempts": [row["attempt"]]} if call == "retry" else {}
+        self._act(call, what, {"ids": [row["id"]], **more}, said)
 
     @property
     def selected(self) -> Mapping[str, Any] | None:
         """The row under the cursor, None if there is none."""
         return self.rows.get(self.table.selected)
-
-    def _act_on_job(
-        self, verb: str, row: Mapping[str, Any], wanted: str, done: str, **more: Any
-    ) -> None:
-        """Ask, and act on a job; ``wanted`` is its state then, ``done`` the word for it."""
-        what = f"job {row['id']} ({row['task'] or 'legacy'})"
-
-        def said(answer: Sequence[Sequence[str]]) -> str:
-            [(_, state, before)] = answer
-            if state == wanted != before:
-                return f"{done}: {what}, which was {before}"
-            return f"not done: {what} is {state or 'not known any more'}"
-
-        self._act(verb, what, {"ids": [row["id"]], **more}, said)
 
     def _act(
         self, verb: str, what: str, arguments: Mapping[str, Any], said: Callable[[Any], str]
@@ -513,7 +457,7 @@ class Top(App[None]):
                 self.say(f"nothing done: {verb} {what}")
 
         question = f"{verb.capitalize()} {what}{at}, as {actor or 'nobody'}?"
-        self.push_screen(Question(printable(question)), answered)
+        self.push_screen(Box(f"{printable(question)}\n\ny  yes    n  no"), answered)
 
     def _make(
         self, broker: Broker, call: str, arguments: Mapping[str, Any], said: Callable[[Any], str]
@@ -525,16 +469,13 @@ class Top(App[None]):
             text = f"no answer, so it may or may not be done: {error}"
         except EventMQError as error:
             text = f"not done: {error}"
-        self.post_message(Said(text))
+        self.call_later(self.say, text)
+        self.call_later(self.poll)
 
     def on_data_table_row_selected(self) -> None:
         """Show the job under the cursor."""
         if self.view in {RUNNING, JOBS, FAILED} and (row := self.selected):
             self._in_thread(self._find, self.broker, row["id"])
-
-    def on_found(self, event: Found) -> None:
-        """Show the lines about a job."""
-        self.push_screen(Details(event.lines))
 
     def _find(self, broker: Broker, job_id: str) -> None:
         """Ask about a job, in a thread."""
@@ -545,9 +486,10 @@ class Top(App[None]):
             except NotAllowed:
                 info = job.info()
         except EventMQError as error:
-            self.post_message(Said(str(error)))
+            self.call_later(self.say, str(error))
         else:
-            self.post_message(Found([*details(info, time.time())]))
+            text = "\n".join((*details(info, time.time()), "", "escape  back"))
+            self.call_later(self.push_screen, Box(text))
 
 
 def _text(column: str, text: str) -> Text:

@@ -217,7 +217,7 @@ def test_a_failed_job_is_retried_and_dropped(shop: Shop, drive: Drive) -> None:
         await page.press("6")
         await page.shows("ValueError: no luck")
         await page.press("r", "y")
-        await page.shows(f"queued again: job {job.id}", "which was failed; by anna@desk")
+        await page.shows(f"queued: job {job.id}", "which was failed; by anna@desk")
         until(lambda: job.info()["attempt"] == 2 and job.state == "failed", "it failed again")
         await page.shows("default  2 ")
         await page.press("d")
