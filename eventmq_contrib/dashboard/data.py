@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from eventmq.errors import BrokerUnavailable, EventMQError
+from eventmq.errors import BrokerUnavailable, EventMQError, NotAllowed
 from eventmq.sdk import decode_error
 
 if TYPE_CHECKING:
@@ -298,7 +298,14 @@ class Broker:
             JobNotFound: The broker does not know it.
         """
         self.check()
-        return self.app.job(job_id).info(args=args, logs=True)
+        job = self.app.job(job_id)
+        try:
+            return job.info(args=args, logs=True)
+        except NotAllowed as error:
+            if not args:
+                raise
+            # The dashboard has the key of a viewer that is not shown arguments.
+            return {**job.info(logs=True), "args_note": str(error)}
 
     def graph(self, job_id: str) -> tuple[list[dict[str, Any]], int]:
         """Return the first `MAX_GRAPH` jobs of the graph of a job, and their whole number."""

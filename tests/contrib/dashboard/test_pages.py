@@ -8,22 +8,22 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.testclient import TestClient
 
-from eventmq import chord, cron, every
+from eventmq import EventMQ, chord, cron, every
 from eventmq.errors import BrokerUnavailable, NotAllowed
 from eventmq.events import rows_of
+from eventmq.wire.curve import Certificate, write_new
 from eventmq_contrib.dashboard import OPERATOR, User, application
 from eventmq_contrib.dashboard.pages import trigger_text
 from tests.contrib.dashboard.conftest import SAME_SITE, TIMEOUT, Browser
+from tests.support.keyed_broker import Keys
 from tests.support.system import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from starlette.testclient import TestClient
-
-    from eventmq import EventMQ
     from eventmq_contrib.dashboard.web import Dashboard
 
 #: Markup and control characters, as names and errors can have them.
@@ -428,8 +428,6 @@ def test_what_the_broker_does_not_allow_is_said(
 
 
 def test_several_brokers_have_names(app: EventMQ, app_of: Callable[[], EventMQ]) -> None:
-    from starlette.testclient import TestClient
-
     other = app_of()
     job = app.send("shop.good", countdown=3600)
     dashboard = application({"eu": app, "us west": other}, user=lambda _: User("o", OPERATOR))
@@ -447,8 +445,6 @@ def test_several_brokers_have_names(app: EventMQ, app_of: Callable[[], EventMQ])
 
 
 def test_a_report_can_neither_run_scripts_nor_act(app: EventMQ, tmp_path: Path) -> None:
-    from starlette.testclient import TestClient
-
     path = tmp_path / "report.html"
     path.write_text("<h1>Report</h1>")
     dashboard = application(app, user=lambda _: User("o"), report=path)
@@ -462,3 +458,38 @@ def test_a_report_can_neither_run_scripts_nor_act(app: EventMQ, tmp_path: Path) 
     path.unlink()
     assert 404 == client.get("/report").status_code
     dashboard.close()
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_dashboard_with_the_key_of_a_viewer_shows_all_and_acts_on_nothing(
+    tmp_path: Path, *, shown: bool
+) -> None:
+    """Whatever role its users have."""
+    keys = Keys(tmp_path)
+    keys.authorize("web", "client")
+    keys.authorize("eye", "viewer", show_arguments=shown)
+    broker = keys.start(tmp_path)
+    for name in ("web", "eye"):
+        public, secret = (key.decode() for key in keys.pair(name))
+        write_new(tmp_path / f"{name}.key_secret", Certificate(public, secret), "test")
+    settings = {"broker": broker["main"], "broker_key_file": str(keys.folder / "broker.key")}
+    web, eye = (
+        EventMQ(name, key_file=str(tmp_path / f"{name}.key_secret"), **settings)
+        for name in ("web", "eye")
+    )
+    job = web.send("good", ("a secret",), queue="mail")
+    dashboard = application(eye, user=lambda _: User("olga", OPERATOR))
+    browser = Browser(TestClient(dashboard, "http://127.0.0.1"))
+    for page in ("", "queues", "queues/mail", "workers", "jobs", "failed", "schedules"):
+        browser.get(f"/b/broker/{page}")
+    assert shown == ("a secret" in browser.get(f"/b/broker/jobs/{job.id}"))
+    page = browser.get("/b/broker/confirm/pause?queue=mail")
+    action = re.search(r'action="([^"]+)"', page) or pytest.fail(page)
+    token = re.search(r'form_token" value="(\w+)"', page) or pytest.fail(page)
+    answer = browser.post(action[1], form_token=token[1])
+    assert 403 == answer.status_code
+    assert "may not call" in answer.text
+    dashboard.close()
+    web.close()
+    eye.close()
+    broker.stop()
