@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from eventmq.cli import printable
 from eventmq.errors import NotAllowed, ProtocolError
-from eventmq.sdk import MAX_IDS
+from eventmq_contrib.dashboard import words
 from eventmq_contrib.dashboard.pages import FILTERS, filters_of
 from eventmq_contrib.dashboard.web import dashboard_of
 
@@ -106,7 +106,7 @@ def _jobs_action(call: str, done: str) -> Perform:
     """Return an action on jobs by their ids."""
 
     def perform(broker: Broker, fields: Fields, actor: str) -> str:
-        ids = fields["id"][:MAX_IDS]
+        ids = fields["id"]
         arguments: dict[str, Any] = {"ids": ids, "actor": actor}
         if call == "cancel":
             arguments["reason"] = fields.get("reason", [""])[0] or f"cancelled by {actor}"
@@ -278,6 +278,9 @@ async def confirm(request: Request) -> Response:
     if action.bulk:
         filters = _bulk_filters(action.bulk, fields)
         counting = {**filters, "action": action.bulk}
+        # "2h ago" is meant from now, and not from when the answer comes.
+        for name in {"since", "until"} & {*filters}:
+            fields[name] = [words.clock(filters[name], "%Y-%m-%dT%H:%M:%S+00:00")]
         counted = answer = await dashboard.brokers.run(broker.ask, "count", counting)
         fields |= {"bulk_id": [uuid.uuid4().hex], "total": [str(answer["count"])]}
         fields |= {} if answer["complete"] else {"least": ["1"]}

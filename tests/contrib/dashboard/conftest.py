@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 pytest.importorskip("starlette", reason="needs starlette: the dashboard's web framework")
-pytest.importorskip("httpx", reason="needs httpx: what starlette's client is made of")
 
 from starlette.testclient import TestClient
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pytest
 from starlette.testclient import TestClient
@@ -327,6 +329,16 @@ def test_all_that_match_are_dropped(app: EventMQ, browser: Browser, failed: list
     browser.confirm(f"/b/broker/confirm/bulk-drop?{query}")
     until(lambda: app.ask("queues")[0]["failed"] == 1, "the broker dropped them")
     assert "failed" == app.job(failed[2]).state
+
+
+@pytest.mark.usefixtures("failed")
+def test_a_relative_time_is_that_of_the_question(browser: Browser) -> None:
+    """What is counted is what is acted on, however late the answer comes."""
+    page = browser.get("/b/broker/confirm/bulk-drop?since=2h")
+    action = re.search(r'action="([^"]+)"', page) or pytest.fail(page)
+    since = re.search(r"since=([^&]+)&", action[1]) or pytest.fail(action[1])
+    at = datetime.fromisoformat(unquote(since[1])).timestamp()
+    assert abs(time.time() - 7200 - at) < 60
 
 
 def test_a_form_that_is_sent_twice_starts_one_operation(
