@@ -52,7 +52,10 @@ INTERVAL = 1.0
 
 #: Pages of a listing that are asked for at each poll at most: the broker examines up to 5,000 jobs
 #: for each.
-MAX_PAGES = 10
+MAX_PAGES = 5
+
+#: Rows that are shown at most: a terminal of thousands of rows would be slow.
+MAX_SHOWN = 1000
 
 #: Call that acts -> views that have it, and the state of a job to which it was applied.
 _ACTIONS: Mapping[str, tuple[Sequence[View], str]] = {
@@ -327,7 +330,10 @@ class Top(App[None]):
             largest_first = any(isinstance(row[by], (int, float)) for row in known)
             known.sort(key=lambda row: row[by], reverse=largest_first != self.is_flipped)
             rows = known + [row for row in rows if row.get(by) in {None, ""}]
-        return rows, _extent(self.view, answer, len(all_rows))
+        extent = _extent(self.view, answer, len(all_rows))
+        if len(rows) > MAX_SHOWN:
+            extent = f"the first {MAX_SHOWN:,} of {len(rows):,}: filter them with /"
+        return rows[:MAX_SHOWN], extent
 
     def _head(self, extent: str) -> Text:
         """Return the lines above the table."""
@@ -488,7 +494,7 @@ class Top(App[None]):
         except EventMQError as error:
             self.call_later(self.say, str(error))
         else:
-            text = "\n".join((*details(info, time.time()), "", "escape  back"))
+            text = "\n".join(("escape  back", "", *details(info, time.time())))
             self.call_later(self.push_screen, Box(text))
 
 

@@ -167,6 +167,26 @@ def test_rows_are_sorted_by_the_column_that_a_key_chooses(shop: Shop, drive: Dri
     drive({"shop": shop.client()}, story)
 
 
+def test_of_very_many_rows_the_first_are_shown(shop: Shop, drive: Drive) -> None:
+    """A filter finds the others."""
+    with shop.app.batch():
+        for number in range(1000):  # as many as one client may begin
+            shop.app.send("good", queue=f"q{number:04}")
+    other = shop.client()
+    other.send("good", queue="q1000")
+    other.close()
+
+    async def story(page: Page) -> None:
+        await page.press("2")
+        await page.shows("the first 1,000 of 1,001: filter them with /")
+        assert 1000 == page.pilot.app.query_one("Table").row_count  # type: ignore[attr-defined]
+        await page.press("slash")
+        await page.types("q1000")
+        await page.shows("filter: q1000", "q1000  1 ", without="the first")
+
+    drive({"shop": shop.client()}, story)
+
+
 def test_the_cursor_stays_on_its_row_when_others_come(shop: Shop, drive: Drive) -> None:
     job = shop.app.send("good", queue="mail")
 
