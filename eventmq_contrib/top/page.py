@@ -186,6 +186,7 @@ class Top(App[None]):
         Binding("S", "flip", "reverse", show=False),
         Binding("b", "broker", "broker"),
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", show=False, priority=True),
     ]
 
     def __init__(self, brokers: Sequence[Broker], *, read_only: bool = False) -> None:

@@ -57,9 +57,9 @@ class Terminal:
             self.read(0.1)
             assert time.monotonic() < end, self.output[-2000:]
 
-    def quit(self) -> int:
-        """Press the key, and return the exit code."""
-        os.write(self.screen, b"q")
+    def quit(self, key: bytes) -> int:
+        """Press a key that ends it, and return the exit code."""
+        os.write(self.screen, key)
         end = time.monotonic() + DEADLINE
         while self.process.poll() is None:
             self.read(0.1)
@@ -82,15 +82,16 @@ def terminals() -> Iterator[list[Terminal]]:
         terminal.close()
 
 
-def test_it_shows_the_brokers_and_ends_with_q(
-    shop: Shop, tmp_path: Path, terminals: list[Terminal]
+@pytest.mark.parametrize("key", [b"q", b"\x03"])
+def test_it_shows_the_brokers_and_ends_with_a_key(
+    shop: Shop, tmp_path: Path, terminals: list[Terminal], key: bytes
 ) -> None:
     """One that is missing prevents neither; no log line is in the page."""
     options = ("--broker", f"shop={shop.broker['main']}", "--broker", f"lost={NOWHERE}")
     terminals.append(terminal := Terminal(tmp_path, *options))
     terminal.shows("shop: up")
     terminal.shows("lost: missing since")
-    assert 0 == terminal.quit()
+    assert 0 == terminal.quit(key)
     assert b"WARNING" not in terminal.output
     assert b"Traceback" not in terminal.output
 

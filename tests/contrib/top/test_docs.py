@@ -25,7 +25,7 @@ def test_the_table_has_the_keys_of_the_program() -> None:
 
     _, _, rest = PAGE.partition("\nKeys\n----\n")
     table = rest[: rest.index("\n``p``")]
-    named = set(re.findall(r"``(\w+|/)``", table)) | set("2345")
+    named = set(re.findall(r"``([\w+]+|/)``", table)) | set("2345")
     keys = {each.key for each in Top.BINDINGS if isinstance(each, Binding)}
     assert (keys - {"slash"}) | {"/", "enter"} == named
 
