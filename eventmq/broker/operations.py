@@ -395,8 +395,8 @@ class BulkOperations:
         bulk_id = self.open.pop(0)
         self.open.append(bulk_id)
         operation = self._bulk[bulk_id].operation
-        retry = operation.action == "retry"  # a retry takes three times as long
-        limit = max(1, SLICE // 3) if retry else SLICE
+        retry = operation.action == "retry"  # a retry takes twice as long
+        limit = max(1, SLICE // 2) if retry else SLICE
         act = self._acts.get(bulk_id)
         act = act and act._replace(at=self.state.now)
         audit = self.operations.audit(reason=operation.reason, seqs=limit if retry else 0, act=act)

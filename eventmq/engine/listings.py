@@ -232,10 +232,14 @@ class Listings:
         operation, budget, count = query.operation, _Budget(self._clock), 0
         tables = self.tables
         if operation.action != "cancel":
-            columns = BARE_FAILED_ROW
-            at = columns.index("at")
-            for row in self._failures(operation, columns, "", (at, 0), _PORTION):
-                count += fits(tables.failed(row), operation)
+            is_dotted = "." in operation.error  # only the last part is indexed
+            columns = BARE_FAILED_ROW if is_dotted else _GROUPED
+            at, seq = columns.index("at"), columns.index("seq")
+            for row in self._failures(operation, columns, "", (at, seq), _PORTION):
+                if is_dotted:
+                    count += fits(tables.failed(row), operation)
+                else:
+                    count += self._is_of(operation, row)
                 if budget.spend():
                     return count, False
             return count, True
@@ -255,8 +259,8 @@ class Listings:
         for row in self._failures(operation, _GROUPED, query.cursor, (3, 4), _PORTION):
             task, error, job_id = (damaged.shown(row[n]) for n in (0, 1, 5))
             key, at, seq = row[2:5]
-            name = self._queue_name(key)
-            if self._is_of(operation, task, error, name):
+            if self._is_of(operation, row):
+                name = self._queue_name(key)
                 group = groups.get((task, error))
                 if group is None:
                     group = FailureGroup(task, error, 0, {}, at, at, job_id, b"")
@@ -280,12 +284,12 @@ class Listings:
         except KeyError:
             return NO_QUEUE
 
-    @staticmethod
-    def _is_of(operation: Operation, task: str, error: str, queue: str) -> bool:
+    def _is_of(self, operation: Operation, row: Sequence[Any]) -> bool:
+        """Return whether filters other than the times match a row of `_GROUPED`."""
         return (
-            operation.task in {"", task}
-            and operation.queue in {"", queue}
-            and (not operation.error or error_label(operation.error) == error)
+            operation.task in {"", row[0]}
+            and (not operation.error or error_label(operation.error) == row[1])
+            and (not operation.queue or operation.queue == self._queue_name(row[2]))
         )
 
     def _errors(self, ids: Sequence[str]) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ from eventmq.engine.rows import (
     BARE_ROW,
     FAILED_ROW,
     INSERT_ROW,
+    error_label,
     task_of,
 )
 from eventmq.headers import parse_headers
@@ -140,30 +141,43 @@ class OperatorWrites:
     def _retry(self, jobs: list[JobRecord], audit: AuditFields) -> list[JobRecord]:
         """Queue failed jobs again, except those with damaged records."""
         sizes = self._sizes(jobs)
+        return self._retry_rows([(job.seq, sizes[job.seq]) for job in jobs], audit)
+
+    def _retry_rows(
+        self, rows: Sequence[tuple[int, int]], audit: AuditFields, error: str = ""
+    ) -> list[JobRecord]:
+        """Queue failed jobs again, except those with damaged records or another error.
+
+        Args:
+            rows: Number and size of each job.
+            audit: The audit fields.
+            error: Type of the error, "" for any.
+        """
         retried: list[JobRecord] = []
-        portion: list[JobRecord] = []
-        size = 0
-        for job in jobs:
-            size += sizes[job.seq]
-            if portion and size > _RETRIED_BYTES:
-                retried += self._queue_again(portion, sizes, audit, audit.seq + len(retried))
-                portion, size = [], sizes[job.seq]
-            portion.append(job)
-        return retried + self._queue_again(portion, sizes, audit, audit.seq + len(retried))
+        portion: dict[int, int] = {}
+        total = 0
+        for seq, size in rows:
+            total += size
+            if portion and total > _RETRIED_BYTES:
+                retried += self._queue_again(portion, audit, audit.seq + len(retried), error)
+                portion, total = {}, size
+            portion[seq] = size
+        return retried + self._queue_again(portion, audit, audit.seq + len(retried), error)
 
     def _queue_again(
-        self, jobs: list[JobRecord], sizes: Mapping[int, int], audit: AuditFields, number: int
+        self, sizes: Mapping[int, int], audit: AuditFields, number: int, error: str
     ) -> list[JobRecord]:
         """Queue failed jobs again under numbers from ``number`` on; return the undamaged ones."""
-        if not jobs:
+        if not sizes:
             return []
-        tables, seqs = self.tables, [job.seq for job in jobs]
+        tables, seqs = self.tables, list(sizes)
         stored = {row[0]: row for row in tables.get("failed", _RETRIED, seqs)}
         retried, rows, attempts = [], [], []
-        for job in jobs:
-            *row, unique_key = stored[job.seq]
+        for seq in seqs:
+            *row, unique_key = stored[seq]
             failed = tables.failed(tuple(row))
-            if failed.job.damaged:
+            job = failed.job
+            if job.damaged or (error and not _is_of_type(failed, error)):
                 continue
             attempts.append(Attempt(
                 job.id, job.attempt, job.delivery, failed.at, failed.started, failed.run_time,
@@ -232,16 +246,50 @@ class OperatorWrites:
         [(key, *row)] = rows
         bulk = _bulk(row)
         end = min(bulk.bound, bulk.cursor + _SPAN)
-        scanned, matches = self._select(bulk, end, write.limit)
-        jobs = [job for job in matches if job.seq not in write.excluded]
+        operation = bulk.operation
+        if operation.action == "retry":
+            scanned, rows = self._select_failed(bulk, end, write.limit)
+            error = operation.error if "." in operation.error else ""
+            jobs = self._retry_rows(rows, write.audit, error)
+        else:
+            scanned, matches = self._select(bulk, end, write.limit)
+            jobs = [job for job in matches if job.seq not in write.excluded]
+            jobs = self._actions[operation.action](jobs, write.audit)
         cursor = scanned[-1] if len(scanned) == write.limit else end
-        affected = AffectedJobs(self._actions[bulk.operation.action](jobs, write.audit), {})
+        affected = AffectedJobs(jobs, {})
         bulk = bulk._replace(
             cursor=cursor, touched=bulk.touched + len(jobs), done=cursor >= bulk.bound
         )
         values = (bulk.cursor, bulk.touched, int(bulk.done), key)
         store.update("bulk_operations", ("cursor", "affected", "done"), [values])
         return affected, bulk
+
+    def _select_failed(
+        self, bulk: BulkOperation, end: int, limit: int
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the numbers of the scanned failed jobs, and number and size of those that match.
+
+        Of the type of the error only the last part is compared.
+        """
+        operation, tables = bulk.operation, self.tables
+        queue = tables.known_queue(operation.queue) if operation.queue else 0
+        error = error_label(operation.error)
+        scanned: list[int] = []
+        rows = []
+        columns = ("seq", "size", "queue", "at", "task", "error")
+        for seq, size, key, at, *labels in tables.scan(
+            "failed", columns, gt=(bulk.cursor,), le=(end,), limit=limit
+        ):
+            scanned.append(seq)
+            if (
+                (not operation.queue or key == queue)
+                and (not operation.since or at >= operation.since)
+                and (not operation.until or at < operation.until)
+                and operation.task in {"", labels[0]}
+                and error in {"", labels[1]}
+            ):
+                rows.append((seq, size))
+        return scanned, rows
 
     def _select(
         self, bulk: BulkOperation, end: int, limit: int
