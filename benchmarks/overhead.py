@@ -1,4 +1,4 @@
-"""The rows about observability: CPU for counting jobs, scrapes, health checks, traces, and a page.
+"""The rows about observability: CPU for counting jobs, scrapes, health checks, traces and pages.
 
 This module is also the app of the workers of `tracing`, and a broker that times its job counters.
 """
@@ -35,7 +35,7 @@ __all__ = ["GOALS", "ROWS"]
 
 _BULK, _SINGLES, _SCRAPES, _CHECKS = 100_000, 2000, 200, 10
 
-#: Jobs that have ended before `top` is measured, and seconds of each of its views.
+#: Jobs that have ended before `dashboard` or `top` is measured, and seconds of each of its views.
 _ENDED, _VIEWED = 100_000, 10.0
 
 #: Environment variables: path of the file with the times of the broker; mode of tracing.
@@ -128,6 +128,53 @@ def top(figures: Figures) -> None:
                     figures.add(**{f"{name}_percent": await used() - alone})
 
         asyncio.run(views())
+        app.close()
+
+
+def dashboard(figures: Figures) -> None:
+    """CPU of the broker for an open dashboard, in percent of a core, and milliseconds of pages.
+
+    Ten browsers follow the overview; then one loads pages. What the broker takes without them is
+    subtracted. 100,000 jobs have ended, and 1,000 wait.
+    """
+    from starlette.testclient import TestClient
+
+    from eventmq_contrib.dashboard import User, application
+
+    with running(workers=2) as system:
+        assert system.broker is not None
+        pid, app = system.broker.pid, EventMQ("bench", broker=system.address)
+        nothing = app.task(name="benchmarks.bench_app.nothing")(lambda: None)
+        nothing.map([()] * _ENDED)
+        while any(row["waiting"] + row["running"] for row in app.ask("queues")):
+            time.sleep(0.05)
+        nothing.options(countdown=3600).map([()] * 1000)
+        time.sleep(1.0)  # the last commits
+        begin = _cpu(pid)
+        time.sleep(_VIEWED)
+        alone = _cpu(pid) - begin
+        page = application(app, user=lambda _: User("bench"))
+
+        async def follow() -> None:
+            end = time.monotonic() + _VIEWED
+
+            async def browser() -> None:
+                async for _ in page.streams.events():
+                    if time.monotonic() > end:
+                        return
+
+            await asyncio.gather(*(browser() for _ in range(10)))
+
+        begin = _cpu(pid)
+        asyncio.run(follow())
+        figures.add(live_percent=(_cpu(pid) - begin - alone) / _VIEWED * 100)
+        client = TestClient(page, "http://127.0.0.1")
+        for path in ("", "jobs", "jobs?task=rare", "failed"):
+            begin = time.perf_counter()
+            client.get(f"/b/broker/{path}")
+            name = path.replace("?task=", "_") or "overview"
+            figures.add(**{f"{name}_ms": (time.perf_counter() - begin) * 1000})
+        page.close()
         app.close()
 
 
@@ -246,10 +293,16 @@ if __name__ != "__main__" and os.environ.get(_MODE, "off") != "off":  # in a wor
 app = _make_app(os.environ.get(_MODE, "off"))
 
 #: Name -> function that runs the row once.
-ROWS: dict[str, Callable[[Figures], None]] = {"metrics": metrics, "top": top, "tracing": tracing}
+ROWS: dict[str, Callable[[Figures], None]] = {
+    "dashboard": dashboard,
+    "metrics": metrics,
+    "top": top,
+    "tracing": tracing,
+}
 
 #: Name -> figure -> its goal.
 GOALS: dict[str, dict[str, str]] = {
+    "dashboard": {"live_percent": "< 2", "jobs_ms": "< 200"},
     "metrics": {"bulk_percent": "< 1", "single_percent": "< 1"},
     "top": {"overview_percent": "< 2", "jobs_percent": "< 2", "failed_jobs_percent": "< 2"},
     "tracing": {"on_costs_us": "< 40"},

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -467,10 +467,8 @@ class Brokers:
                     self._poller = None
                     return
             with contextlib.suppress(RuntimeError):  # the pool is shut down
-                waits = [self._polls.submit(each.poll) for each in self.brokers.values()]
-                for wait in waits:
-                    with contextlib.suppress(TimeoutError):
-                        wait.result(EVERY / 2)
+                polls = [self._polls.submit(each.poll) for each in self.brokers.values()]
+                wait(polls, EVERY / 2)  # one that is away holds up no other
             for listener in [*self.listeners]:
                 listener()
             following = max(following + EVERY, time.monotonic() + EVERY / 10)

@@ -166,7 +166,7 @@ class Guard:
         response = RedirectResponse(f"{root}/{target.lstrip('/')}", 303)
         response.set_cookie(
             access.cookie, cookie, max_age=SESSION, path=root or "/", httponly=True,
-            samesite="strict", secure=request.url.scheme == "https",
+            samesite="strict", secure=request.scope["scheme"] == "https",
         )  # fmt: skip
         return response
 

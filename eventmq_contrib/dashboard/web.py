@@ -210,7 +210,7 @@ class Dashboard:
             link=lambda page="", **query: self.link(request, name, page, **query),
             link_to=lambda other: self.link(request, other),
             quote=lambda each: quote(each, safe=""),
-            here=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
+            here=f"{quote(request.scope['path'])}?{request.scope['query_string'].decode('latin-1')}",
             report=self.report is not None,
             now=time.time(),
             **values,

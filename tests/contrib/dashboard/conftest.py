@@ -18,7 +18,7 @@ from eventmq_contrib.dashboard import OPERATOR, READ_ONLY, User, application
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import httpx
+    import httpx2 as httpx
 
 #: What browsers send with a form of the same site under no-referrer.
 SAME_SITE = {"Origin": "null", "Sec-Fetch-Site": "same-origin"}

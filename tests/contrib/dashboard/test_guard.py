@@ -63,6 +63,7 @@ def test_every_answer_has_the_headers(client: TestClient, path: str) -> None:
     assert "no-referrer" == headers["referrer-policy"]
 
 
+@pytest.mark.usefixtures("submitted")
 def test_pages_have_no_inline_script_or_style_and_nothing_of_another_host(browser: Browser) -> None:
     pages = ["", "queues", "queues/default", "workers", "jobs", "failed", "failed?list=1"]
     for page in [*pages, "schedules"]:
