@@ -59,6 +59,7 @@ __all__ = [
     "Serializer",
     "SharedPool",
     "SlotDied",
+    "StoreReader",
     "StoreTools",
     "Submission",
     "SubmissionBatch",

@@ -63,10 +63,17 @@ class ReaderThread:
         while not self._answers.empty():
             self._answers.get()()
 
-    def close(self) -> None:
-        """End the thread and its connection; reads that were not settled are forgotten."""
+    def end(self) -> None:
+        """End the thread and its connection after the read that is under way; wait for nothing.
+
+        Reads that were not settled are forgotten.
+        """
         self._closed = True
         self._waiting.put(None)
+
+    def close(self) -> None:
+        """End the thread, and wait for that."""
+        self.end()
         if self._thread is not None:
             self._thread.join(_CLOSE_TIMEOUT)
 

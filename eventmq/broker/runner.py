@@ -367,11 +367,6 @@ class BrokerRunner:
             self._reader = ReaderThread(open_reader, wakeup.set)
             self.core.state.reader = self._reader.read
 
-    def _end_reading(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
     def _observe(self, core: BrokerCore) -> None:
         """Connect a core to the metrics that are measured outside of it."""
         state = core.state
@@ -607,7 +602,9 @@ class BrokerRunner:
         standby: bool = False,
     ) -> None:
         """Start with a new core, recovered or as a standby; ask peers to inform again."""
-        self._end_reading()
+        if self._reader is not None:
+            self._reader.end()  # its read may wait for a database that is gone
+            self._reader = None
         old, self.core = self.core, self._new_core()
         self._observe(self.core)
         self.core.schedules.check = old.schedules.check
@@ -667,7 +664,9 @@ class BrokerRunner:
         for link in self._links.values():
             link.close()
         self._links.clear()
-        self._end_reading()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
         self.store.close()
         if self._observers is not None:
             self._observers.close()

@@ -124,6 +124,25 @@ def test_reads_that_do_not_end_are_bounded(
     assert [kind for kind, _ in each.take(3)] == ["refused", "settled", "settled", "settled"]
 
 
+def test_an_end_waits_for_no_read(make_reading: Callable[..., Reading]) -> None:
+    """The thread ends after the read that is under way, which is not settled."""
+    begun, go = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        assert go.wait(10)
+
+    each = make_reading(slow)
+    each.read()
+    assert begun.wait(10)
+    each.thread.end()
+    assert each.closed == []
+    go.set()
+    each.thread.close()
+    each.thread.take()
+    assert (each.closed, each.results) == (["eventmq-reader"], [])
+
+
 def test_what_is_answered_after_the_end_is_forgotten(
     make_reading: Callable[..., Reading],
 ) -> None:
