@@ -49,10 +49,35 @@
 
   function reload(live) {
     if (document.hidden || Date.now() - refreshed < 900) return;
-    const focused = document.activeElement;
-    if (live.contains(focused) && focused.matches("input, select, button")) return;
+    const focused = live.contains(document.activeElement) ? document.activeElement : null;
+    if (focused && focused.matches("input, select, button")) return;
     refreshed = Date.now();
-    htmx.ajax("GET", location.href, { target: "#live", select: "#live", swap: "outerHTML" });
+    const at = [...live.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
+    const sign = (each) => each.getAttribute("href") || each.getAttribute("aria-label");
+    const focusedSign = focused && sign(focused);
+    htmx
+      .ajax("GET", location.href, { target: "#live", select: "#live", swap: "outerHTML" })
+      .then(function () {
+        const fresh = document.getElementById("live");
+        if (!fresh) return;
+        fresh.querySelectorAll(".scroll").forEach(function (box, n) {
+          [box.scrollLeft, box.scrollTop] = at[n] || [0, 0];
+        });
+        const all = focusedSign ? [...fresh.querySelectorAll("a, [tabindex]")] : [];
+        const same = all.find((each) => sign(each) === focusedSign);
+        if (same) same.focus({ preventScroll: true });
+        follow();
+      })
+      .catch(lost);
+  }
+
+  function follow() { // keeps what runs in sight
+    const node = document.querySelector(".graph .running rect");
+    if (!node) return;
+    const box = node.closest(".graph");
+    const x = Number(node.getAttribute("x"));
+    const seen = x >= box.scrollLeft && x < box.scrollLeft + box.clientWidth - 100;
+    if (!seen) box.scrollLeft = x - box.clientWidth / 2;
   }
 
   function lost() {
@@ -145,6 +170,7 @@
       }
     });
   }
+  follow();
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   window.addEventListener("pagehide", close);
   window.addEventListener("pageshow", () => document.hidden || open());
