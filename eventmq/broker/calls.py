@@ -177,6 +177,7 @@ class Calls:
                 "running": sum(lease.remaining for lease in s.leases.values()),
                 "seen": round(now - s.peer.last_seen, 3) if s.peer else None,
                 "plain": s.legacy,
+                "rss": s.rss,
             }
             for s in self.state.sessions.values()
         ]

@@ -190,6 +190,7 @@ class Session:
         eligibility: The jobs that it may get, by ``tasks``, ``callables`` and ``legacy``.
         max_chunks: Number of chunks that it wants to hold, from its STATUS; 0 for a legacy one.
         jobs: Number of jobs that it wants to hold, 0 if it counts only chunks.
+        rss: Resident memory of its processes in bytes, from its STATUS; 0 if it is not known.
         notified_at: Time at which it was last sent the number of waiting jobs.
         received: Highest chunk number in its STATUS.
         next_number: Number of the next chunk.
@@ -230,6 +231,7 @@ class Session:
     eligibility: Eligibility = NOTHING
     max_chunks: int = 0
     jobs: int = 0
+    rss: int = 0
     notified_at: float = 0.0
     received: int = 0
     next_number: int = 1

@@ -53,6 +53,9 @@ ORPHAN_GRACE = 0.5
 #: Seconds by which the REPLY of a legacy worker may arrive after the READY of the same slot.
 LEGACY_REPLY_DELAY = 2.0
 
+#: Largest memory of a worker that is believed, in bytes: 1 PiB.
+_MAX_RSS = 1 << 50
+
 #: Seconds between the report of the monitor about a lost connection and the first failing send.
 _SETTLE = 0.02
 
@@ -286,6 +289,7 @@ class Sessions:
         status = Status.parse(text)
         session.max_chunks = min(status.window, 10_000)
         session.jobs = min(status.jobs, 10_000)
+        session.rss = min(status.rss, _MAX_RSS) or session.rss
         session.full = False
         self._reconcile(session, status.received, set(status.held), resend=False)
 

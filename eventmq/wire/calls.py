@@ -113,8 +113,9 @@ CALLS: dict[str, CallSpec] = {
         "client",
         {},
         "list of maps with session name queues tasks window chunks running seen (seconds ago) "
-        "plain pool slots version jobs; jobs are at most ten maps with id task leased, of the job "
-        "that runs or is next in each held chunk, the oldest chunk first",
+        "plain pool slots version rss jobs; rss is the resident memory of its processes in bytes, "
+        "0 if unknown; jobs are at most ten maps with id task leased, of the job that runs or is "
+        "next in each held chunk, the oldest chunk first",
         "List the worker sessions.",
     ),
     "status": CallSpec(

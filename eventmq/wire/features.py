@@ -176,18 +176,21 @@ class Status:
         window: Number of chunks that the worker wants to hold at a time.
         held: Numbers of its held chunks.
         jobs: Number of jobs that it wants to hold at a time, 0 if it counts only chunks.
+        rss: Resident memory of its processes in bytes, 0 if it is not known.
     """
 
     received: int
     window: int
     held: tuple[int, ...]
     jobs: int = 0
+    rss: int = 0
 
     def format(self) -> str:
         """Return the text of the frame."""
         held = "+".join(map(str, self.held))
         jobs = f",jobs:{self.jobs}" if self.jobs else ""
-        return f"received:{self.received},window:{self.window},held:{held}{jobs}"
+        rss = f",rss:{self.rss}" if self.rss else ""
+        return f"received:{self.received},window:{self.window},held:{held}{jobs}{rss}"
 
     @classmethod
     def parse(cls, text: str) -> Status:
@@ -202,6 +205,7 @@ class Status:
             _number(pairs.get("window", ""), "window"),
             _numbers(pairs.get("held", ""), "held"),
             _number(pairs.get("jobs", ""), "jobs"),
+            _number(pairs.get("rss", ""), "rss"),
         )
 
 

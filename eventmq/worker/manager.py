@@ -47,7 +47,7 @@ from eventmq.worker.streams import WorkerStreams
 from eventmq.worker.watchdog import Watchdog, always_fail
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from eventmq.clock import Clock
     from eventmq.interfaces import PoolEvent, WorkerPool
@@ -126,6 +126,8 @@ class JobManager:
         timeout_policy: Decides the outcome of a job that was stopped at its hard limit; by default
             the job fails.
         spool: Keeps inputs that are too large for a REQUEST; without it jobs with such inputs fail.
+        memory: Returns the resident memory of the worker's processes in bytes, for HEARTBEATs; 0 if
+            it is not known.
 
     Attributes:
         overdue: Whether the shutdown grace has passed: kill the running jobs, then call
@@ -141,13 +143,16 @@ class JobManager:
         clock: Clock,
         timeout_policy: TimeoutPolicy = always_fail,
         spool: Spool | None = None,
+        memory: Callable[[], int] = int,
     ) -> None:
         self.overdue = False
         self.done = False
         self._info = info
         self._pool = pool
         self._held_chunks = SharedHeldChunks() if pool.shared else HeldChunks(pool.slots)
-        self._session = WorkerSession(info, self._held_chunks, clock, pages=spool is not None)
+        self._session = WorkerSession(
+            info, self._held_chunks, clock, pages=spool is not None, memory=memory
+        )
         self._streams = WorkerStreams(self._session, self._held_chunks, pool)
         self._inputs = InputFetcher(
             self._session, self._held_chunks, spool, self._assign, self._reply_unassigned

@@ -26,6 +26,7 @@ from zmq.backend import zmq_poll
 
 from eventmq.clock import SystemClock
 from eventmq.execution import joblog
+from eventmq.execution.processes.recycling import resident_family
 from eventmq.notify import NEVER, Notifier
 from eventmq.settings import Settings
 from eventmq.wakeup import Wakeup
@@ -532,6 +533,7 @@ class WorkerRunner:
             clock=self._clock,
             timeout_policy=self._timeout_policy,
             spool=self.spool,
+            memory=resident_family,
         )
 
     def _connect(self) -> Link:

@@ -465,6 +465,7 @@ class WorkerSession:
         held_chunks: The held chunks.
         clock: Gives the time in HEARTBEATs.
         pages: Whether the worker can fetch inputs that are too large for a REQUEST in pages.
+        memory: Returns the resident memory of the worker's processes in bytes, 0 if unknown.
 
     Attributes:
         online: Whether the broker has acknowledged INFORM.
@@ -481,9 +482,16 @@ class WorkerSession:
     """
 
     def __init__(
-        self, info: SessionInfo, held_chunks: HeldChunks, clock: Clock, *, pages: bool = False
+        self,
+        info: SessionInfo,
+        held_chunks: HeldChunks,
+        clock: Clock,
+        *,
+        pages: bool = False,
+        memory: Callable[[], int] = int,
     ) -> None:
         self.info = info
+        self._memory = memory
         self._extensions = tuple(name for name in EXTENSIONS if pages or name != "inputs")
         self.online = False
         self.lost = False
@@ -642,10 +650,10 @@ class WorkerSession:
         self._credit = credit
         self.outbox.append(commands.Ready(self.new_id(), self._status()).frames())
 
-    def _status(self) -> str:
+    def _status(self, rss: int = 0) -> str:
         chunks, jobs = self._credit
         return Status(
-            self._held_chunks.received, chunks, self._held_chunks.numbers(), jobs
+            self._held_chunks.received, chunks, self._held_chunks.numbers(), jobs, rss
         ).format()
 
     def tick(self, now: float, credit: WorkerCredit) -> None:
@@ -667,7 +675,8 @@ class WorkerSession:
         self._heartbeat_due = now + self.info.heartbeat
         self._credit = credit
         timestamp = f"{self._clock.now():.2f}"
-        self.outbox.append(commands.Heartbeat(self.new_id(), timestamp, self._status()).frames())
+        status = self._status(self._memory())
+        self.outbox.append(commands.Heartbeat(self.new_id(), timestamp, status).frames())
 
     def next_tick(self) -> float:
         """Return the time of the next `tick`."""

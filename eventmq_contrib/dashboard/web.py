@@ -118,6 +118,7 @@ class Dashboard:
         self._environment.filters |= {
             "age": words.age, "clock": words.clock, "figure": words.figure,
             "raw": escape, "duration": words.duration, "one_line": words.one_line,
+            "size": words.size,
         }  # fmt: skip
         inside = Starlette(
             routes=routes,

@@ -9,7 +9,7 @@ from typing import Final
 
 from eventmq.cli import printable
 
-__all__ = ["age", "clock", "cut", "duration", "figure", "one_line", "read_time", "shown"]
+__all__ = ["age", "clock", "cut", "duration", "figure", "one_line", "read_time", "shown", "size"]
 
 #: Lowest number of seconds, the unit, and its seconds.
 _UNITS: Final = (
@@ -76,6 +76,15 @@ def clock(timestamp: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
         )
     except (ValueError, OverflowError, OSError):
         return ""
+
+
+def size(number: float) -> str:
+    """Return a number of bytes in a suitable unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1000:  # noqa: PLR2004
+            return f"{number:.3g} {unit}"
+        number /= 1024
+    return f"{number:,.3g} GiB"
 
 
 def read_time(text: str) -> float:

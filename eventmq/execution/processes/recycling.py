@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
 
-__all__ = ["ChildRecycling", "resident_of"]
+__all__ = ["ChildRecycling", "resident_family", "resident_of"]
 
 #: Seconds between two measurements of the memory; each takes some microseconds.
 MEMORY_CHECK_EVERY = 0.05
@@ -19,6 +20,18 @@ def resident_of(pid: int | str) -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_family(pid: int | str = "self") -> int:
+    """Return the memory of a process and its descendants in bytes; 0 without /proc.
+
+    Pages that they share count for each of them.
+    """
+    size = resident_of(pid)
+    with contextlib.suppress(OSError):  # it has ended
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            size += sum(map(resident_family, path.read_text().split()))
+    return size
 
 
 def resident() -> int:

@@ -65,6 +65,7 @@ def test_the_page_of_a_broker_and_a_worker(system: System, shell: Shell) -> None
         assert "token=" not in str(page.url)
         assert "1 failed job to retry or drop" in page.text
         assert "survivor.work" in client.get("/b/broker/failed").text
+        until(lambda: " MiB<" in client.get("/b/broker/workers").text, "its memory is known")
         question = client.get("/b/broker/confirm/bulk-retry?task=survivor.work").text
         action = re.search(r'method="post" action="([^"]*)"', question)
         token = re.search(r'form_token" value="(\w+)"', question)

@@ -64,8 +64,10 @@ def test_a_worker_is_shown_with_its_pool_its_slots_its_version_and_what_it_runs(
     first = broker.clock.now()
     broker.tell(b"w", Ready("r", Status(0, 1, ()).format()))
     broker.wait(5)
-    broker.tell(b"w", Ready("s", Status(1, 2, (1,)).format()))
+    broker.tell(b"w", Ready("s", Status(1, 2, (1,), rss=5000).format()))
+    broker.tell(b"w", Ready("t", Status(1, 2, (1,)).format()))
     [shown] = broker.call("workers")
+    assert 5000 == shown["rss"], "a STATUS without it changes nothing"
     assert ("threads", 8, "1.0") == (shown["pool"], shown["slots"], shown["version"])
     expected = [(ids[0], "shop.add"), (ids[1], "shop.add")]
     assert expected == [(job["id"], job["task"]) for job in shown["jobs"]]

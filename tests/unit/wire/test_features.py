@@ -72,6 +72,9 @@ def test_a_status_says_what_is_held_and_wanted() -> None:
     shared = Status(received=9, window=4, held=(), jobs=1200)
     assert shared.format() == "received:9,window:4,held:,jobs:1200"
     assert Status.parse(shared.format()) == shared
+    measured = Status(received=9, window=4, held=(7,), rss=52_428_800)
+    assert measured.format() == "received:9,window:4,held:7,rss:52428800"
+    assert Status.parse(measured.format()) == measured
 
 
 def test_a_status_that_is_none_is_refused() -> None:
