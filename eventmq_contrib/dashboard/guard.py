@@ -162,11 +162,13 @@ class Guard:
         if cookie is None:
             return self._unknown(request, 403, "This token is not valid.")
         root = request.scope.get("root_path", "").rstrip("/")
+        # Any proxy is believed here: the flag protects who asks, and harms nobody else.
+        schemes = {request.scope["scheme"], request.headers.get("x-forwarded-proto", "")}
         # One slash: a path that begins with two would be another host.
         response = RedirectResponse(f"{root}/{target.lstrip('/')}", 303)
         response.set_cookie(
             access.cookie, cookie, max_age=SESSION, path=root or "/", httponly=True,
-            samesite="strict", secure=request.scope["scheme"] == "https",
+            samesite="strict", secure="https" in schemes,
         )  # fmt: skip
         return response
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import httpx2 as httpx
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from eventmq.cli import FAILED, WRONG_USAGE
 from eventmq_contrib.dashboard.access import hash_password
 from eventmq_contrib.dashboard.command import dashboard
+from eventmq_contrib.dashboard.live import MAX_STREAMS
 from tests.support.shell import DEADLINE, Shell
 from tests.support.system import System, until
 
@@ -91,6 +93,30 @@ def test_it_ends_at_once_while_a_stream_is_open(system: System, shell: Shell) ->
             assert "event: snapshot" == next(lines)
             assert 0 == program.stop(signal.SIGTERM)
             assert [] == [line for line in lines if line.startswith("event: nothing")]
+
+
+def test_more_browsers_than_streams(system: System, shell: Shell) -> None:
+    """Those that come late poll, until another stream ends; pages are served all the while."""
+    system.broker()
+    program = shell.start("dashboard", "--bind", "127.0.0.1:0", "--broker", system.address)
+    address = program.ready()["bind"]
+    limits = httpx.Limits(max_connections=None)
+    with client_of(address, follow_redirects=True, limits=limits) as client, ExitStack() as streams:
+        client.get(address)
+        for _ in range(MAX_STREAMS):
+            stream = client.stream("GET", "/live")
+            assert 200 == streams.enter_context(stream).status_code
+        for _ in range(2 * MAX_STREAMS):
+            assert 503 == client.get("/live").status_code
+        assert "broker:shape" in client.get("/live.json").json()
+        assert 200 == client.get("/b/broker/").status_code
+        streams.close()
+
+        def is_free() -> bool:
+            with client.stream("GET", "/live") as again:
+                return bool(again.status_code == 200)
+
+        until(is_free, "the ended streams are free")
 
 
 def test_a_broker_that_is_away_is_shown_missing_and_comes_back(

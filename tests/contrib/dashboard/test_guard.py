@@ -120,6 +120,21 @@ def test_a_token_is_exchanged_for_a_cookie_and_leaves_the_address(app: EventMQ) 
     dashboard.close()
 
 
+@pytest.mark.parametrize(
+    ("base", "headers", "secure"),
+    [(LOCAL, {}, False), ("https://127.0.0.1", {}, True),
+     (LOCAL, {"X-Forwarded-Proto": "https"}, True)],
+)  # fmt: skip
+def test_the_cookie_stays_on_https(
+    app: EventMQ, base: str, headers: dict[str, str], *, secure: bool
+) -> None:
+    dashboard = application(app)
+    client = TestClient(dashboard, base, follow_redirects=False, headers=headers)
+    cookie = client.get("/", params={"token": dashboard.token}).headers["set-cookie"]
+    assert secure == ("Secure" in cookie)
+    dashboard.close()
+
+
 def test_a_token_never_redirects_to_another_host(app: EventMQ) -> None:
     dashboard = application(app)
     client = TestClient(dashboard, LOCAL, follow_redirects=False)
