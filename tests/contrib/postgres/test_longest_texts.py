@@ -29,6 +29,8 @@ BYTES = {
     "id": NAME, "job": NAME, "session": NAME, "task": KEY, "key": KEY, "unique_key": KEY,
     # The name of a task, a tab, and the owner of the job: a fingerprint and a group.
     ("names", "name"): KEY + 1 + 200,
+    # 200 characters of the type of an error.
+    ("failed", "error"): 4 * 200,
     ("queues", "name"): NAME, ("schedules", "name"): NAME,
 }  # fmt: skip
 
