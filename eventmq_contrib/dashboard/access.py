@@ -299,13 +299,14 @@ class FunctionAccess:
 
     Args:
         function: Returns the user of a request, None for nobody; may be a coroutine function.
+        secret: Key of the tokens of forms, "" for one of this process.
     """
 
     challenge = ""
 
-    def __init__(self, function: UserFunction) -> None:
+    def __init__(self, function: UserFunction, secret: str = "") -> None:
         self._function = function
-        self.secret = secrets.token_bytes(32)
+        self.secret = secret.encode() or secrets.token_bytes(32)
 
     def reload(self) -> None:
         """Do nothing."""

@@ -26,8 +26,12 @@ MAX_STREAMS: Final = 50
 #: Seconds between two comments, which keep proxies from closing a stream.
 COMMENT: Final = 15.0
 
-#: Queues with live cells.
+#: Seconds after which a stream ends; its browser then opens another, as who is still allowed to.
+MAX_AGE: Final = 3600.0
+
+#: Queues with live cells, and of these the busiest with live sparklines, which are the most of it.
 MAX_QUEUES: Final = 200
+MAX_SPARKLINES: Final = 50
 
 TOTALS = ("waiting", "running", "delayed", "failed")
 
@@ -56,11 +60,15 @@ def cells_of(snapshot: Snapshot) -> dict[str, str]:
             cells[name] = "-" if value is None else f"≤ {duration(value)}"
         cells["spark/rate"] = sparkline(snapshot.rates())
         cells["spark/waiting"] = sparkline(snapshot.waiting())
+        order = sorted(queues, key=lambda row: snapshot.rate(row["name"]) + row["waiting"])
+        drawn = {row["name"] for row in order[-MAX_SPARKLINES:]}
         for row in queues:
             prefix = f"queue/{row['name']}/"
             cells |= {f"{prefix}{name}": figure(row[name]) for name in (*TOTALS, "workers")}
             cells[f"{prefix}waited"] = duration(row["waited"]) if row["waited"] else "-"
             cells[f"{prefix}rate"] = figure(snapshot.rate(row["name"]))
+            if row["name"] not in drawn:
+                continue
             cells[f"spark/{prefix}rate"] = sparkline(snapshot.rates(row["name"]))
             cells[f"spark/{prefix}waiting"] = sparkline(snapshot.waiting(row["name"]))
     cells["shape"] = sha256(json.dumps(shape).encode()).hexdigest()[:16]
@@ -80,6 +88,8 @@ class Streams:
         self._closed = False
         #: Broker -> its last snapshot and the cells of that.
         self._cells: dict[str, tuple[Snapshot, dict[str, str]]] = {}
+        #: All cells of before and of now, and the event of their difference, for all streams.
+        self._change: tuple[dict[str, str], dict[str, str], bytes] = ({}, {}, b"")
 
     def cells(self, name: str) -> dict[str, str]:
         """Return the cells of one broker; they are made once for each snapshot."""
@@ -96,6 +106,14 @@ class Streams:
             for name in self._brokers.brokers
             for key, text in self.cells(name).items()
         }
+
+    def _changes(self, last: dict[str, str]) -> tuple[dict[str, str], bytes]:
+        """Return all cells, and the event of what has changed since the last ones."""
+        cells = self.all_cells()
+        if self._change[0] is not last or self._change[1] != cells:
+            changed = {key: text for key, text in cells.items() if last.get(key) != text}
+            self._change = (last, cells, _event("change", changed))
+        return self._change[1:]
 
     def close(self) -> None:
         """End all streams at their next news."""
@@ -117,8 +135,8 @@ class Streams:
         try:
             last = self.all_cells()
             yield _event("snapshot", last)
-            commented = loop.time()
-            while not self._closed:
+            commented = begun = loop.time()
+            while not self._closed and loop.time() < begun + MAX_AGE:
                 try:
                     await asyncio.wait_for(news.wait(), max(0.0, commented + COMMENT - loop.time()))
                 except asyncio.TimeoutError:
@@ -126,10 +144,8 @@ class Streams:
                     commented = loop.time()
                     continue
                 news.clear()
-                now = self.all_cells()
-                changed = {key: text for key, text in now.items() if last.get(key) != text}
-                last = now
-                yield _event("change", changed)
+                last, event = self._changes(last)
+                yield event
         finally:
             self._brokers.listeners.discard(notify)
             self.open -= 1

@@ -39,6 +39,7 @@ def application(
     token_file: str | Path | None = None,
     basic_auth: str | Path | None = None,
     tokens: Callable[[], Mapping[str, User]] | None = None,
+    secret: str = "",
     hosts: Iterable[str] = LOOPBACK,
     read_only: bool = False,
     show_arguments: bool = False,
@@ -52,6 +53,8 @@ def application(
         token_file: File of tokens: ``TOKEN [ROLE [NAME]]`` a line.
         basic_auth: File of passwords: ``NAME HASH`` a line.
         tokens: Returns token -> user, instead of a file.
+        secret: With ``user``: a key that all processes of your application share, so that a form
+            of one is accepted by the others.
         hosts: Names that the Host header may have; ``*`` for any.
         read_only: Whether all users only read.
         show_arguments: Show arguments of jobs to users who only read, too.
@@ -74,7 +77,7 @@ def application(
     own = ""
     access: Access
     if user is not None:
-        access = FunctionAccess(user)
+        access = FunctionAccess(user, secret)
     elif basic_auth is not None:
         access = BasicAccess(Path(basic_auth))
     elif token_file is not None:

@@ -15,6 +15,9 @@ __all__ = ["Bar", "Drawing", "Node", "draw", "sparkline", "waterfall"]
 #: Width and height of a sparkline.
 WIDTH, HEIGHT = 100.0, 24.0
 
+#: Points of a sparkline: of more values the largest of each few is shown.
+POINTS: Final = 45
+
 #: Jobs of a graph that are drawn; of more only the states are counted.
 MAX_DRAWN: Final = 80
 
@@ -31,9 +34,11 @@ def sparkline(values: Sequence[float]) -> str:
     """Return the path of a line over the last values, from 0 to their maximum; "" for too few."""
     if len(values) < 2:  # noqa: PLR2004 - a line has two points
         return ""
+    size = -(-len(values) // POINTS)
+    values = [max(values[n : n + size]) for n in range(0, len(values), size)]
     top, step = max(*values, 1e-9), WIDTH / (len(values) - 1)
     points = (
-        f"{n * step:.1f} {HEIGHT - 1 - value / top * (HEIGHT - 2):.1f}"
+        f"{n * step:.1f} {HEIGHT - 1 - value / top * (HEIGHT - 2):.0f}"
         for n, value in enumerate(values)
     )
     return "M" + "L".join(points)

@@ -377,6 +377,19 @@ def test_the_token_of_another_user_is_refused(
     assert not is_paused(app)
 
 
+@pytest.mark.usefixtures("submitted")
+def test_processes_with_one_secret_accept_the_forms_of_each_other(
+    app: EventMQ, serve: Callable[..., TestClient]
+) -> None:
+    user = lambda _: User("olga", OPERATOR)  # noqa: E731
+    one, two, other = (serve(user=user, secret=secret) for secret in ("key", "key", ""))
+    token = form_token_of(Browser(one))
+    for client, status in ((other, 403), (two, 303)):
+        answer = client.post(ACT, data={"form_token": token}, headers=SAME_SITE)
+        assert status == answer.status_code
+    assert is_paused(app)
+
+
 def test_forms_are_bounded(client: TestClient) -> None:
     for fields in ({"a": "x" * 300_000}, {str(n): "1" for n in range(1200)}):
         answer = client.post(ACT, data=fields, headers=SAME_SITE)

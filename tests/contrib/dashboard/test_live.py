@@ -167,6 +167,30 @@ def test_cells_show_what_is_there(app: EventMQ, brokers: Brokers) -> None:
     assert {"shape"} == {*live.cells_of(Snapshot())}
 
 
+def test_live_cells_are_bounded() -> None:
+    """However many queues there are; the busiest have sparklines."""
+    base = {"running": 0, "delayed": 0, "failed": 0, "workers": 0, "paused": False, "waited": 0.0}
+    queues = [{"name": f"q{n:04}", "waiting": n, **base} for n in range(1000)]
+    samples = [data._sample(at, {"jobs": []}, queues) for at in (0.0, 1.0)]
+    snapshot = Snapshot(1.0, {"workers": []}, queues, {}, samples, "")
+    cells = live.cells_of(snapshot)
+    assert live.MAX_QUEUES == sum(key.endswith("/waiting") for key in cells if key[0] == "q")
+    drawn = [key for key in cells if key.startswith("spark/queue/") and key.endswith("/rate")]
+    assert live.MAX_SPARKLINES == len(drawn)
+    assert "spark/queue/q0199/rate" in drawn
+    assert f"{sum(range(1000)):,}" == cells["waiting"]
+
+
+def test_one_event_serves_all_streams(brokers: Brokers) -> None:
+    streams = live.Streams(brokers)
+    first = streams.all_cells()
+    brokers.brokers["one"].refresh(0.0)
+    one, another = streams._changes(first), streams._changes(first)
+    assert one[1] is another[1]
+    assert b"one:waiting" in one[1]
+    assert b"one:waiting" not in streams._changes(one[0])[1]
+
+
 # Streams
 
 
@@ -259,8 +283,14 @@ def test_live_figures_are_for_users_only(client: TestClient) -> None:
 
 def test_a_sparkline_goes_from_zero_to_the_largest() -> None:
     assert "" == sparkline([1.0])
-    assert "M0.0 23.0L50.0 12.0L100.0 1.0" == sparkline([0.0, 1.0, 2.0])
-    assert "M0.0 23.0L100.0 23.0" == sparkline([0.0, 0.0])
+    assert "M0.0 23L50.0 12L100.0 1" == sparkline([0.0, 1.0, 2.0])
+    assert "M0.0 23L100.0 23" == sparkline([0.0, 0.0])
+
+
+def test_a_sparkline_of_many_values_shows_their_peaks() -> None:
+    path = sparkline([0.0] * 40 + [9.0] + [0.0] * 49)
+    assert 45 == path.count("L") + 1
+    assert 1 == path.count(" 1L")
 
 
 def row(place: int, state: str = "succeeded", **more: Any) -> dict[str, Any]:
