@@ -20,6 +20,12 @@ def nothing() -> None:
 
 
 @app.task
+def fail() -> None:
+    """Fail."""
+    raise ValueError("the task of the benchmark fails")
+
+
+@app.task
 def same(number: int) -> int:
     """Return the number."""
     return number
