@@ -75,11 +75,6 @@ class Action:
     grave: bool = False
 
 
-def actor_of(user: User) -> str:
-    """Return the name of a user as the broker keeps it with an event."""
-    return printable(user.name)[:MAX_ACTOR]
-
-
 def operator_of(request: Request) -> User:
     """Return the user of a request, who may act.
 
@@ -187,10 +182,6 @@ def _to_failed(fields: Fields) -> str:
     return f"{page}?{urlencode({**chosen, 'list': '1'})}"
 
 
-def _to_schedules(_: Fields) -> str:
-    return "schedules"
-
-
 #: Actions by name. Fields of a question are those of the form.
 ACTIONS: dict[str, Action] = {
     "pause": Action(
@@ -236,15 +227,15 @@ ACTIONS: dict[str, Action] = {
     ),
     "run": Action(
         "Schedule {name}: its job is submitted now. Its fire times stay as they are.",
-        "Run now", ("name",), _schedule_action("run"), _to_schedules,
+        "Run now", ("name",), _schedule_action("run"), lambda _: "schedules",
     ),
     "enable": Action(
         "Schedule {name}: it fires again from now on.",
-        "Enable the schedule", ("name",), _schedule_action("enable"), _to_schedules,
+        "Enable the schedule", ("name",), _schedule_action("enable"), lambda _: "schedules",
     ),
     "disable": Action(
         "Schedule {name}: it does not fire until it is enabled.",
-        "Disable the schedule", ("name",), _schedule_action("disable"), _to_schedules,
+        "Disable the schedule", ("name",), _schedule_action("disable"), lambda _: "schedules",
     ),
 }  # fmt: skip
 
@@ -299,7 +290,7 @@ async def act(request: Request) -> Response:
     """Do something, and say what was done on the page to which the user returns."""
     dashboard = dashboard_of(request)
     broker = dashboard.broker(request)
-    actor = actor_of(operator_of(request))
+    actor = printable(operator_of(request).name)[:MAX_ACTOR]
     query = request.query_params
     fields = {name: query.getlist(name) for name in query if name not in _OF_PAGES}
     action = _action(request, fields)

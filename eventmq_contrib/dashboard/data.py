@@ -474,11 +474,6 @@ class Brokers:
             following = max(following + EVERY, time.monotonic() + EVERY / 10)
             self._closed.wait(following - time.monotonic())
 
-    @property
-    def polling(self) -> bool:
-        """Whether the brokers are polled now."""
-        return self._poller is not None
-
     def close(self) -> None:
         """End polling and threads. Idempotent."""
         self._closed.set()

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 __all__ = ["Bar", "Drawing", "Node", "draw", "sparkline", "waterfall"]
 
@@ -44,8 +43,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "M" + "L".join(points)
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """A row of a waterfall: positions are in percent of its time."""
 
     row: Row
@@ -85,8 +83,7 @@ def waterfall(rows: Sequence[Row], now: float) -> tuple[list[Bar], float]:
     ], whole
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A job of a graph, and the place of its box."""
 
     row: Row
@@ -94,8 +91,7 @@ class Node:
     y: int
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A graph: boxes, the paths between them, and the number of jobs in each state."""
 
     nodes: list[Node]

@@ -68,9 +68,9 @@ def test_a_broker_is_polled_while_somebody_looks_and_no_longer(
 ) -> None:
     monkeypatch.setattr(data, "IDLE", 0.3)
     monkeypatch.setattr(data, "EVERY", 0.05)
-    assert not brokers.polling
+    assert None is brokers._poller
     until(lambda: brokers.look() or asked.calls.count("metrics") >= 3, "it is polled")
-    until(lambda: not brokers.polling, "polling ends")
+    until(lambda: brokers._poller is None, "polling ends")
     calls = len(asked.calls)
     brokers.look()
     until(lambda: len(asked.calls) > calls, "it begins again")
