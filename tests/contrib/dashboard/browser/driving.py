@@ -27,6 +27,7 @@ OLGA, RITA = "olga" * 8, "rita" * 8
 
 #: Tasks: `hold` and `mend` depend on files, which a test makes.
 APP = """
+import logging
 import os
 import time
 
@@ -42,7 +43,7 @@ def pack(number=1):
 
 @app.task(name="shop.mend", keep_logs=True)
 def mend(path):
-    print("looks for", path)
+    logging.getLogger("shop").warning("looks for a file")
     if not os.path.exists(path):
         raise ConnectionError("no answer from 10.0.0.8")
 
