@@ -72,8 +72,9 @@ def test_a_standby_takes_over(brokers, signal_number):
     first = brokers.start_broker(0)
     brokers.start_broker(1)
     brokers.worker()
-    _, work = tasks(brokers)
+    app, work = tasks(brokers)
     assert work.delay(-1).get(DEADLINE) == -1
+    assert succeeded(app) == 1
     jobs = [work.delay(n) for n in range(200)]
     first.send_signal(signal_number)
     first.wait(DEADLINE)
@@ -82,6 +83,18 @@ def test_a_standby_takes_over(brokers, signal_number):
     assert time.monotonic() - began < 15
     assert [job.get(DEADLINE) for job in jobs] == list(range(200))
     until(lambda: len(brokers.executed()) == 202, "all are executed")
+    assert succeeded(app) == 202
+
+
+def succeeded(app):
+    """Return the number of succeeded jobs in a listing, which has a connection of its own."""
+    number, cursor = 0, ""
+    while True:
+        page = app.ask("jobs", {"state": "succeeded", "limit": 50, "cursor": cursor})
+        number += len(page["jobs"])
+        cursor = page["cursor"]
+        if not cursor:
+            return number
 
 
 def test_an_owner_that_was_suspended_stands_by_afterwards(brokers):
