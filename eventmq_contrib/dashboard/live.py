@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventmq_contrib.dashboard.data import Brokers, Snapshot, attention
 from eventmq_contrib.dashboard.shapes import sparkline
-from eventmq_contrib.dashboard.words import duration, figure, shown
+from eventmq_contrib.dashboard.words import clock, duration, figure, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -44,7 +44,7 @@ def cells_of(snapshot: Snapshot) -> dict[str, str]:
     """
     shape = [*attention(snapshot)]
     cells: dict[str, str] = {}
-    if not snapshot.missing and not snapshot.standby:
+    if snapshot.metrics and not snapshot.standby:
         queues = sorted(snapshot.queues, key=lambda row: row["name"])[:MAX_QUEUES]
         shape += [f"{row['name']}\0{row['paused']}" for row in queues]
         workers = snapshot.metrics["workers"]
@@ -71,6 +71,10 @@ def cells_of(snapshot: Snapshot) -> dict[str, str]:
                 continue
             cells[f"spark/{prefix}rate"] = sparkline(snapshot.rates(row["name"]))
             cells[f"spark/{prefix}waiting"] = sparkline(snapshot.waiting(row["name"]))
+    cells["missing"] = ""
+    if snapshot.missing:
+        since = f" What is shown is from {clock(snapshot.at)} UTC." if snapshot.at else ""
+        cells["missing"] = f"The broker is missing: {snapshot.missing}{since}"
     cells["shape"] = sha256(json.dumps(shape).encode()).hexdigest()[:16]
     return {key: str(shown(text)) for key, text in cells.items()}
 
