@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from eventmq.engine.engine import EVENTS_CAP, EVENTS_RING, CannotUndo, Engine, EventLog
     from eventmq.engine.identity import check_expected, read_clock
     from eventmq.engine.listings import Reader
-    from eventmq.engine.rows import WRONG_CHECKSUM
+    from eventmq.engine.rows import WRONG_CHECKSUM, error_label
     from eventmq.engine.schedules import MAX_SCHEDULES, ScheduleTable, pack_row, read_rows
     from eventmq.engine.sql import Statements, names, quote, steps_between
     from eventmq.engine.tables import (
@@ -57,6 +57,7 @@ __all__ = [
     "Statements",
     "Table",
     "check_expected",
+    "error_label",
     "names",
     "pack_row",
     "period_name",
@@ -75,7 +76,7 @@ __getattr__ = load_names(__name__, {
     "Engine": ".engine", "EventLog": ".engine",
     "check_expected": ".identity", "read_clock": ".identity",
     "Reader": ".listings",
-    "WRONG_CHECKSUM": ".rows",
+    "WRONG_CHECKSUM": ".rows", "error_label": ".rows",
     "MAX_SCHEDULES": ".schedules", "ScheduleTable": ".schedules", "pack_row": ".schedules",
     "read_rows": ".schedules",
     "Statements": ".sql", "names": ".sql", "quote": ".sql", "steps_between": ".sql",

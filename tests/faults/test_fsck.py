@@ -117,8 +117,10 @@ DAMAGE = {
         {"checksums"}, False,
     ),
     "INSERT INTO failed SELECT seq + 50000, id, queue, 1, 5, 1, 1, 0, 1.0, 1.0, 1.0, 0.0, "
-    "head_crc, crc, data_crc(head_crc, 'json', x'00'), 1.0, 'json', 1.0, 1.0, 1, 0, NULL, headers, "
-    "body, x'00' FROM jobs LIMIT 1": ({"counts"}, True),
+    "head_crc, crc, data_crc(head_crc, 'json', x'00'), 1.0, 'json', 1.0, 1.0, 1, 0, NULL, '', '', "
+    "headers, body, x'00' FROM jobs LIMIT 1": ({"counts", "labels"}, True),
+    "UPDATE failed SET error = 'x' WHERE seq = (SELECT min(seq) FROM failed)": ({"labels"}, True),
+    "UPDATE failed SET task = 'x' WHERE seq = (SELECT min(seq) FROM failed)": ({"labels"}, True),
     "DELETE FROM names": ({"checksums"}, False),
     "UPDATE events SET body = x'c1' WHERE first = 1": ({"event-bodies"}, False),
     "DELETE FROM events WHERE first = (SELECT first FROM events LIMIT 1 OFFSET 2)": (

@@ -44,8 +44,8 @@ BROKEN = {
     f"UPDATE jobs SET queue = 9 WHERE seq = {_A_JOB}": "queues",
     f"UPDATE jobs SET headers = 'unique:a,unique-mode:x' WHERE seq = {_A_JOB}": "headers",
     "INSERT INTO failed SELECT seq + 50000, id, queue, 1, 5, 1, 1, 0, 1.0, 1.0, 1.0, 0.0, "
-    "head_crc, crc, data_crc(head_crc, 'json', x'00'), 1.0, 'json', 1.0, 1.0, 1, 0, NULL, headers, "
-    "body, x'00' FROM jobs LIMIT 1": "twice",
+    "head_crc, crc, data_crc(head_crc, 'json', x'00'), 1.0, 'json', 1.0, 1.0, 1, 0, NULL, '', '', "
+    "headers, body, x'00' FROM jobs LIMIT 1": "twice",
     "DELETE FROM names": "names",
     "UPDATE events SET body = x'c1' WHERE first = 1": "event-sizes",
     "INSERT INTO meta VALUES ('journal_sealed', 99999)": "journal",

@@ -129,6 +129,7 @@ DAMAGE = {
     "UPDATE jobs SET unique_key = 'other' WHERE unique_key IS NOT NULL": {"keys"},
     "UPDATE jobs SET unique_key = NULL WHERE unique_key IS NOT NULL": {"keys"},
     "UPDATE failed SET unique_key = 'other' WHERE seq = (SELECT min(seq) FROM failed)": {"keys"},
+    "UPDATE failed SET error = 'other' WHERE seq = (SELECT min(seq) FROM failed)": {"labels"},
     "INSERT INTO attempts (id, attempt, delivery, at, started, run_time, worker, content_type, "
     f"error, crc) VALUES ('x', 1, 1, 1, 1, 1, 1, 'json', '\\x00', {_SUM})": {"orphans"},
     "UPDATE graphs SET remaining = remaining + 1 WHERE ended = 0": {"graph-counts"},

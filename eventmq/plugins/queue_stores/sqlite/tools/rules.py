@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.engine import Operation, read_clock, subqueue_of, unique_rule
+from eventmq.engine import Operation, error_label, read_clock, subqueue_of, unique_rule
 from eventmq.errors import EventMQError
 from eventmq.headers import parse_headers
 from eventmq.plugins.database import UNREADABLE, add_function, first_value
@@ -27,7 +27,7 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     bucket_name,
     buckets,
 )
-from eventmq.sdk import Finding, unpack
+from eventmq.sdk import Finding, decode_error, unpack
 from eventmq.sdk.events import unpack_blocks
 
 if TYPE_CHECKING:
@@ -271,6 +271,8 @@ def add_functions(db: apsw.Connection) -> None:
     add_function(db, "task_of", lambda text: _subqueue(text)[0])
     add_function(db, "key_of", lambda text: _subqueue(text)[1])
     add_function(db, "unique_key_of", _unique_key)
+    add_function(db, "name_of_task", _name_of_task)
+    add_function(db, "error_of", _error_of)
 
 
 @lru_cache(maxsize=4096)
@@ -290,6 +292,18 @@ def is_readable(headers: str) -> bool:
 def _subqueue(headers: str) -> tuple[str | None, str]:
     return subqueue_of(headers)[:2] if is_readable(headers) else (None, "")
 
+
+def _name_of_task(headers: str) -> str:
+    return parse_headers(headers).task if is_readable(headers) else ""
+
+
+def _error_of(result: bytes) -> str:
+    return error_label(decode_error(result).type)
+
+
+#: Condition: a failed job is listed under another task or error than its own.
+_MISLABELLED = f"""is_readable(headers) AND result_crc IS {_DATA.format("head_crc", "result")}
+  AND (task IS NOT name_of_task(headers) OR error IS NOT error_of(result))"""
 
 _REPAIR_SUBQUEUES = f"""INSERT INTO subqueues (queue, legacy, task, key)
   SELECT DISTINCT queue, task_of(headers) IS NULL, coalesce(task_of(headers), ''), key_of(headers)
@@ -475,6 +489,13 @@ RULES = (
         "subqueues", "subqueues", "{n} jobs are in a wrong subqueue: {some}",
         f"SELECT id FROM jobs WHERE subqueue IS NOT {_SUBQUEUE} AND is_readable(headers)",
         "they go to no worker, or to one that does not know their task", repair=_REPAIR_SUBQUEUES,
+    ),
+    Rule(
+        "labels", "failed", "{n} failed jobs are listed under a wrong task or error: {some}",
+        f"SELECT {_ID} FROM failed WHERE {_MISLABELLED}",
+        "searches and operations by task or error miss them; no job depends on it",
+        repair="UPDATE failed SET task = name_of_task(headers), error = error_of(result) "
+        f"WHERE {_MISLABELLED}",
     ),
     *(
         Rule(
