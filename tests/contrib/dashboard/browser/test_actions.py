@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from eventmq import chain
 from tests.contrib.dashboard.browser.driving import expect
 from tests.support.system import until
 
@@ -97,3 +98,61 @@ def test_whoever_says_no_does_nothing(shop: Shop, tab: Tab) -> None:
     page.get_by_role("link", name="No, go back").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("shop.mend failed")
     assert "failed" == shop.failed.state
+
+
+def test_ten_thousand_jobs_are_paged_and_cancelled(shop: Shop, tab: Tab) -> None:
+    """In one operation, whose number is asked about before."""
+    shop.app.send_many("shop.pack", [((), {})] * 10_000, queue="many", countdown=3600)
+    page = tab.open("jobs?queue=many")
+    expect(page.get_by_role("row")).to_have_count(51)
+    page.get_by_role("link", name="Older").click()
+    expect(page.get_by_role("link", name="Newest")).to_be_visible()
+    expect(page.get_by_role("row")).to_have_count(51)
+    page.get_by_role("link", name="Cancel all that match and wait").click()
+    expect(page.locator("main")).to_contain_text("10,000 jobs match now.")
+    page.get_by_role("button", name="Cancel all that match").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cancel: done")
+    expect(page.get_by_role("main").get_by_role("status")).to_have_text(
+        "10,000 of 10,000 jobs cancelled."
+    )
+    assert [0] == [row["delayed"] for row in shop.app.ask("queues") if row["name"] == "many"]
+
+
+def test_a_queue_is_purged_and_drained(shop: Shop, tab: Tab) -> None:
+    done = shop.file("drained")
+    running = [shop.app.send("shop.hold", (str(done),), queue="slow") for _ in range(4)]
+    until(lambda: all(job.state == "running" for job in running), "all slots are in use")
+    waiting = shop.app.send("shop.pack", queue="slow")
+    page = tab.open("queues/slow")
+    page.get_by_role("link", name="Purge").click()
+    expect(page.locator("main")).to_contain_text("1 job matches now.")
+    page.get_by_role("button", name="Purge the queue").click()
+    expect(page.get_by_role("main").get_by_role("status")).to_have_text("1 of 1 jobs cancelled.")
+    assert "cancelled" == waiting.state
+    page.get_by_role("link", name="Back").click()
+    page.get_by_role("link", name="Drain").click()
+    expect(page.locator(".note")).to_contain_text("Draining: 0 waiting and 4 running.")
+    done.touch()
+    expect(page.locator(".note")).to_contain_text("The queue is drained")
+    shop.app.wait(running)
+
+
+def test_a_running_job_is_cancelled(shop: Shop, tab: Tab) -> None:
+    """And so is what is left of a chain, on the pages of both."""
+    done = shop.file("cancelled")
+    hold = shop.app.signature("shop.hold", str(done), immutable=True)
+    last = chain(hold, hold).delay()
+    page = tab.open(f"jobs/{last.id}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("shop.hold blocked")
+    page.get_by_role("link", name="Cancel the graph").click()
+    page.get_by_role("button", name="Cancel the graph").click()
+    expect(page.locator(".note")).to_have_text(re.compile("[12] jobs of the graph were cancelled."))
+    expect(page.get_by_role("heading", level=1)).to_have_text("shop.hold cancelled")
+    job = shop.app.send("shop.hold", (str(done),))
+    page = tab.open(f"jobs/{job.id}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("shop.hold running")
+    page.get_by_role("link", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".note")).to_contain_text("1 job cancelled.")
+    expect(page.get_by_role("heading", level=1)).to_have_text("shop.hold cancelled")
+    done.touch()
