@@ -48,6 +48,8 @@ def test_a_token_is_exchanged_for_a_cookie(shop: Shop, open_tab: Callable[..., T
     tab.problems.clear()
 
 
-def test_a_token_leaves_the_address(shop: Shop, tab: Tab) -> None:
+def test_a_token_leaves_the_address(shop: Shop, open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab(token="")
+    tab.page.goto(f"{shop.url}/?token={OLGA}")
     expect(tab.page).to_have_url(f"{shop.url}/b/broker/")
     assert "token" not in tab.page.evaluate("document.cookie + location.href")
