@@ -1,4 +1,4 @@
-"""Listings of a real broker, while it commits: pages, groups, counts, and a retry of all that match."""
+"""Listings of a real broker while it commits: pages, groups, counts, a retry of all that match."""
 
 from __future__ import annotations
 
