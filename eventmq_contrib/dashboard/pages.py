@@ -212,6 +212,7 @@ async def job(request: Request) -> Response:
         except EventMQError as error:
             problem = str(error)
     bars, whole = waterfall(rows, time.time())
+    unfinished = size > len(rows) or any(row["state"] not in ENDED for row in rows)
     return dashboard.page(
         request, "job.html", broker, job=shown_row(info), steps=steps_of(info), attempts=[
             {**each, "error": error_text(each["error"]), "traceback": traceback_of(each["error"])}
@@ -220,6 +221,7 @@ async def job(request: Request) -> Response:
         error=info["error"] and traceback_of(info["error"]), arguments=_arguments(info),
         may_see=may_see, logs=info.get("logs") or [], bars=bars, whole=whole, problem=problem,
         drawing=draw(rows, size) if size > 1 else None, ended=info["state"] in ENDED,
+        graph_is_open=bool(info["root"]) and unfinished,
     )  # fmt: skip
 
 

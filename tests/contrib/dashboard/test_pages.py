@@ -254,6 +254,10 @@ def test_a_graph_is_drawn_with_a_waterfall(app: EventMQ, browser: Browser) -> No
     assert 2 == page.count('class="edge"')
     assert 3 == page.count('class="fall"')
     assert "3 succeeded" in text_of(page)
+    assert "cancel-graph" not in page
+    later = good.options(countdown=3600).s(1)
+    page = browser.get(f"/b/broker/jobs/{chord([later, good.s(2)], good.si(3)).delay().id}")
+    assert "cancel-graph" in page
 
 
 def test_a_job_is_cancelled(app: EventMQ, browser: Browser) -> None:
