@@ -127,7 +127,7 @@ def test_a_queue_is_purged_and_drained(shop: Shop, tab: Tab) -> None:
     page.get_by_role("link", name="Purge").click()
     expect(page.locator("main")).to_contain_text("1 job matches now.")
     page.get_by_role("button", name="Purge the queue").click()
-    expect(page.get_by_role("main").get_by_role("status")).to_have_text("1 of 1 jobs cancelled.")
+    expect(page.get_by_role("main").get_by_role("status")).to_have_text("1 of 1 job cancelled.")
     assert "cancelled" == waiting.state
     page.get_by_role("link", name="Back").click()
     page.get_by_role("link", name="Drain").click()
