@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eventmq.clock import Clock
     from eventmq.store import Write
     from eventmq.store.lease import Claimant, LeaseRow
-    from eventmq.store.reads import EventLogHead, EventRow
+    from eventmq.store.reads import EventLogHead, EventRow, StoreReader
     from eventmq.store.recovery import Recovered
     from eventmq.store.reports import BackedUp, Finding, Repaired, Salvaged
 
@@ -59,7 +59,6 @@ __all__ = [
     "Serializer",
     "SharedPool",
     "SlotDied",
-    "StoreReader",
     "StoreTools",
     "Submission",
     "SubmissionBatch",
@@ -830,20 +829,6 @@ class Upkeep(Protocol):
         """Accept that the store was restored; return sentences about the consequences."""
 
 
-class StoreReader(Protocol):
-    """Answers listings beside the commits. One thread."""
-
-    def read(self, query: Any) -> Any:
-        """Return the result of a `ListJobs`, `ListFailed`, `CountJobs` or `GroupFailures`.
-
-        It sees every commit that ended before. Any exception refuses the query, and the reader is
-        closed.
-        """
-
-    def close(self) -> None:
-        """Release everything. Idempotent."""
-
-
 class QueueStore(Protocol):
     """Keeps jobs, leases and outcomes, and what brokers that share it must agree on.
 
@@ -871,19 +856,13 @@ class QueueStore(Protocol):
         """Maintains a shared store, None for a store of one process. Read before ``open``."""
 
     def event_log(self) -> EventLogReader | None:
-        """Return a reader of stored events, of a store that need not be open; raises `StoreError`.
-
-        None if only the broker can read them.
-        """
+        """Return a reader of events, also of a closed store, or None; raises `StoreError`."""
 
     def open(self) -> Recovered:
         """Open or create the store. Raises `StoreError` with the remedy."""
 
     def reader(self) -> Callable[[], StoreReader] | None:
-        """Return what opens a reader for listings, in the thread that will use it.
-
-        None if only commits can read. Called after `open`.
-        """
+        """Return what opens a reader in the thread that will use it; None if only commits read."""
 
     def submit(self, batch: Sequence[Write]) -> None:
         """Start a commit. Never raises: `finished` returns a failure."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventmq.interfaces import StoreReader
+    from eventmq.store.reads import StoreReader
 
 __all__ = ["MAX_WAITING", "ReaderThread"]
 

@@ -102,7 +102,6 @@ if TYPE_CHECKING:
         Serializer,
         SharedPool,
         SlotDied,
-        StoreReader,
         StoreTools,
         Submission,
         SubmissionBatch,
@@ -132,7 +131,7 @@ if TYPE_CHECKING:
     from eventmq.schedule import Loaded, Progress, Saved, Schedule, SchedulerLease, ScheduleStore
     from eventmq.sdk.options import PoolOptions, check_options, factory, read_options
     from eventmq.store.lease import Claimant, LeaseRow
-    from eventmq.store.reads import LoadSchedules, ScheduleRows
+    from eventmq.store.reads import LoadSchedules, ScheduleRows, StoreReader
     from eventmq.store.reports import BackedUp, Finding, Lost, Repaired, Salvaged
     from eventmq.store.writes import ScheduleRow
     from eventmq.wakeup import Wakeup
@@ -355,6 +354,7 @@ _MODULES = {
     "Schedule": "eventmq.schedule",
     "ScheduleRow": "eventmq.store.writes",
     "ScheduleRows": "eventmq.store.reads",
+    "StoreReader": "eventmq.store.reads",
     "ScheduleStore": "eventmq.schedule",
     "SchedulerLease": "eventmq.schedule",
     "SerializationError": "eventmq.errors",

@@ -5,7 +5,7 @@ A read is part of a commit, like a write (`eventmq.store.Write`): it sees the wr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,7 @@ __all__ = [
     "ReadLogs",
     "ReadQueued",
     "ScheduleRows",
+    "StoreReader",
 ]
 
 
@@ -310,3 +311,17 @@ class ReadEvents(NamedTuple):
 
     after: int
     max_bytes: int
+
+
+class StoreReader(Protocol):
+    """Answers listings beside the commits. One thread."""
+
+    def read(self, query: Any) -> Any:
+        """Return the result of a `ListJobs`, `ListFailed`, `CountJobs` or `GroupFailures`.
+
+        It sees every commit that ended before. Any exception refuses the query, and the reader is
+        closed.
+        """
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
