@@ -104,7 +104,7 @@ class Access(Protocol):
     challenge: str
 
     async def user(self, request: Request) -> User | None:
-        """Return the user, None for nobody."""
+        """Return the user, None if the request has none."""
 
     def reload(self) -> None:
         """Read the files of the access again; after an error the old ones remain in use."""
@@ -298,7 +298,7 @@ class FunctionAccess:
     """Access by a function of the application that the dashboard is mounted in.
 
     Args:
-        function: Returns the user of a request, None for nobody; may be a coroutine function.
+        function: Returns the user of a request, None if it has none; may be a coroutine function.
         secret: Key of the tokens of forms, "" for one of this process.
     """
 

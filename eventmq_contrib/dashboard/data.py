@@ -1,7 +1,7 @@
 """What the dashboard knows of its brokers: calls, and one snapshot a second for all viewers.
 
 Every call of a broker is made here, in a bounded number of threads, so that the event loop never
-waits for one. A thread polls while somebody looks and ends when nobody does; it makes no difference
+waits for one. A thread polls while pages are open and ends with the last one; it makes no difference
 to the broker how many look.
 """
 
@@ -221,7 +221,7 @@ class Broker:
         if self._samples and (
             now - self._samples[-1].at > IDLE or sample.ended < self._samples[-1].ended
         ):
-            self._samples.clear()  # nobody looked for a while, or the broker started again
+            self._samples.clear()  # no page was open for a while, or the broker started again
         self._samples.append(sample)
         return Snapshot(time.time(), metrics, queues, status, tuple(self._samples), "")
 
@@ -449,7 +449,7 @@ class Brokers:
         return await self.run(broker.refresh)
 
     def look(self) -> None:
-        """Poll from now on, until nobody looks any more."""
+        """Poll from now on, until no page is open."""
         self._looked = time.monotonic()
         with self._lock:
             if self._poller is None and not self._closed.is_set():

@@ -162,7 +162,7 @@ class Guard:
         if cookie is None:
             return self._unknown(request, 403, "This token is not valid.")
         root = request.scope.get("root_path", "").rstrip("/")
-        # Any proxy is believed here: the flag protects who asks, and harms nobody else.
+        # Any proxy is believed here: the flag protects only the client that sends it.
         schemes = {request.scope["scheme"], request.headers.get("x-forwarded-proto", "")}
         # One slash: a path that begins with two would be another host.
         response = RedirectResponse(f"{root}/{target.lstrip('/')}", 303)
