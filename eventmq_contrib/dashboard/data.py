@@ -1,8 +1,8 @@
 """What the dashboard knows of its brokers: calls, and one snapshot a second for all viewers.
 
 Every call of a broker is made here, in a bounded number of threads, so that the event loop never
-waits for one. A thread polls while pages are open and ends with the last one; it makes no difference
-to the broker how many look.
+waits for one. A thread polls while pages are open and ends with the last one; the number of open
+pages makes no difference to the broker.
 """
 
 from __future__ import annotations
