@@ -92,12 +92,13 @@ def submit(client: RawPeer, count: int) -> set[str]:
     return {job.decode() for job in jobs}
 
 
-def restart(broker: BrokerProcess, away: float) -> float:
-    """Kill the broker and start it again after some seconds; return when it was there."""
+def restart(broker: BrokerProcess, away: float) -> tuple[float, float]:
+    """Kill the broker and start it again after some seconds; return when it went and was back."""
     broker.kill()
+    gone = time.monotonic()
     threading.Event().wait(away)
     broker.start()
-    return time.monotonic()
+    return gone, time.monotonic()
 
 
 @pytest.mark.parametrize("away", [1, 5, 20])
@@ -128,7 +129,7 @@ def test_all_go_on_after_a_restart_and_no_job_is_lost(
     until(lambda: all(manager.done for manager in managers), 20.0, "some jobs have ended")
     assert len(jobs.intersection(*(manager.done for manager in managers))) < JOBS / 2
 
-    back = restart(broker, away * PACE)
+    gone, back = restart(broker, away * PACE)
     second = schedule(connect(broker["main"]), 2)
 
     def over() -> bool:
@@ -140,11 +141,13 @@ def test_all_go_on_after_a_restart_and_no_job_is_lost(
     until(lambda: len(scheduler.fired) > fired + 2, 10.0, "the scheduler fires")
     assert [peer.ended for peer in everybody] == ["", "", ""]
     assert set(shell.ask("ROUTER_SHOW_SCHEDULERS")["connected_schedulers"]), "on its old socket"
-    informed = [len([at for at in peer.informs if at < back]) for peer in everybody]
+    # Each gives up after a silence, and heard the broker last up to a heartbeat before it went. A
+    # slow machine starts the broker late: what counts is how long it was away.
     silence = LIVENESS * TIMEOUT * PACE
-    if away * PACE < silence:
-        assert informed == [1, 1, 1], "no peer has noticed before the broker was back"
-    assert [len(peer.informs) for peer in everybody] == [2, 2, 2]
+    informed = [at - gone for peer in everybody for at in peer.informs[1:]]
+    assert min(informed) >= min(back - gone, silence - QUICK["heartbeat_interval"])
+    at_most = 2 if back - gone < 2 * (silence - QUICK["heartbeat_interval"]) else 3
+    assert all(2 <= len(peer.informs) <= at_most for peer in everybody)
 
 
 def test_at_the_pace_of_the_deployed_software(
@@ -162,7 +165,7 @@ def test_at_the_pace_of_the_deployed_software(
     until(lambda: bool(manager.done and scheduler.schedules == [first]), 10.0, "jobs have ended")
     until(lambda: manager.busy > 0.3, 10.0, "it has jobs that end while the broker is away")
 
-    back = restart(broker, 1.0)
+    _, back = restart(broker, 1.0)
     second = schedule(connect(broker["main"]), 2)
     until(lambda: len(manager.informs) == 2, 5.0, "the job manager informs again")
     assert manager.got["DISCONNECT"] == 1

@@ -20,7 +20,7 @@ def chromium() -> Iterator[Browser]:
     yield from browsers()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     shop = Shop(tmp_path_factory.mktemp("shop"))
     yield shop
