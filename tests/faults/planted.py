@@ -23,6 +23,7 @@ import pytest
 from eventmq import timekeeping
 from eventmq.broker.admission import Admission
 from eventmq.broker.core import BrokerCore
+from eventmq.broker.grants import Grant
 from eventmq.broker.graphs import GraphTracker
 from eventmq.broker.limiters import Limiter, Limiters
 from eventmq.broker.maintenance import Retention
@@ -30,6 +31,7 @@ from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.suspects import Suspects
 from eventmq.client import machine
 from eventmq.engine import CannotUndo, Engine, engine, rows
+from eventmq.engine.listings import _Budget
 from eventmq.engine.rows import Tables
 from eventmq.errors import QueueFull
 from eventmq.job import id_time
@@ -42,6 +44,7 @@ from eventmq.timekeeping import ClockRecord, StoreTime, Timekeeper
 from eventmq.wire.owner import ACTIVE, Owners
 from eventmq.worker.manager import JobManager
 from eventmq.worker.session import WorkerSession
+from eventmq_contrib.dashboard import User, guard
 from eventmq_contrib.journal import inspection
 from eventmq_contrib.journal.catalog import Catalog
 from eventmq_contrib.journal.seals import SealLog
@@ -529,6 +532,25 @@ FAULTS |= {
     "files that were compacted are not read": Fault(
         bug(Catalog, "current", lambda _: lambda self: list(self.own)),
         "tests/contrib/journal/test_compaction.py", "test_a_large_file_has_no_hole",
+    ),
+    # Listings and the dashboard
+    "a page examines all jobs": Fault(
+        bug(_Budget, "spend", lambda _: lambda self: False),
+        "tests/unit/broker/test_reading.py",
+        "test_a_page_ends_after_its_time_and_says_where_to_go_on",
+    ),
+    "a viewer is shown arguments": Fault(
+        bug(Grant, "sees", lambda _: lambda self, name, *, arguments: True),
+        "tests/unit/broker/test_grants.py",
+        "test_a_viewer_sees_jobs_of_all_and_their_arguments_only_if_it_may",
+    ),
+    "a form of another site is executed": Fault(
+        lambda: patch.object(guard, "_foreign", lambda request: ""),
+        "tests/contrib/dashboard/test_guard.py", "test_a_form_of_another_origin_does_nothing",
+    ),
+    "whoever sees the dashboard may act": Fault(
+        lambda: patch.object(User, "is_operator", property(lambda self: True)),
+        "tests/contrib/dashboard/test_guard.py", "test_handlers_refuse_users_who_only_read",
     ),
 }  # fmt: skip
 
