@@ -6,7 +6,7 @@ the templates of their tasks, and sends them through the submitter of the app.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from eventmq.client.graphs import GraphMember, empty_handle
 from eventmq.errors import NotAllowed, SettingsError
@@ -16,12 +16,16 @@ from eventmq.graph import TAKES, Chain, Chord, Group, Signature, build, members_
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
+    from typing_extensions import Never
+
     from eventmq.client.client import Pending
     from eventmq.client.submit import Submitter
-    from eventmq.client.templates import Template
+    from eventmq.client.templates import EncodedJob, Template
     from eventmq.graph import Built, Expression
 
-__all__ = ["TaskFactory", "chain", "chord", "group", "send"]
+__all__ = ["TaskFactory", "chain", "chord", "encode", "group", "send"]
+
+_NO_JOBS = "a group without members has no jobs to encode"
 
 
 def chain(*links: Any) -> Chain:
@@ -87,6 +91,10 @@ class _EmptySender:
         """Return an operation that is done already."""
         return _Completed(empty_handle(build(expression).tree))
 
+    def encode_graph(self, expression: Expression) -> Never:
+        """Raise `NotAllowed`."""
+        raise NotAllowed(_NO_JOBS)
+
 
 class _Completed:
     """An operation whose value is known; see `eventmq.client.client.Pending`."""
@@ -144,16 +152,41 @@ def send(
         return _Completed(empty_handle(built.tree))
     submitter = factory.app.submitter
     parts = _parts(built, named, submitter.mark)
-    if expression is built.nodes[0].signature and len(parts) == 1:
-        job_id = built.nodes[0].signature.options.get("job_id")
-        return submitter.asubmit(parts[0].template, parts[0].args, parts[0].kwargs, job_id)
+    if _is_single(expression, built):
+        return submitter.asubmit(*parts[0][:3], expression.options.get("job_id"))
+    ids = submitter.begin_graph(len(parts))
+    return submitter.submit_graph(parts, built.plan, ids, built.tree)
+
+
+def encode(
+    expression: Expression, factory: TaskFactory, named: Callable[[Signature], TaskFactory]
+) -> tuple[Any, EncodedJob]:
+    """Encode an expression as `send` would send it; see `eventmq.graph.Expression.encode`."""
+    built = build(expression)
+    if not built.nodes:
+        raise NotAllowed(_NO_JOBS)
+    submitter = factory.app.submitter
+    parts = _parts(built, named, submitter.mark)
+    if _is_single(expression, built):
+        return submitter.encode(*parts[0][:3], expression.options.get("job_id"))
+    ids = submitter.begin_graph(len(parts))
+    return submitter.encode_graph(parts, built.plan, ids, built.tree)
+
+
+def _is_single(expression: Expression, built: Built) -> TypeGuard[Signature]:
+    """Return whether an expression is one job, not a graph.
+
+    Raises:
+        NotAllowed: A job of a graph has an id of its own.
+    """
+    if expression is built.nodes[0].signature and len(built.nodes) == 1:
+        return True
     for signature in (node.signature for node in built.nodes):
         if signature.options.get("job_id") is not None:
             raise NotAllowed(
                 f"task {signature.task!r}: the ids of jobs of a graph are made with it"
             )
-    ids = submitter.begin_graph(len(parts))
-    return submitter.submit_graph(parts, built.plan, ids, built.tree)
+    return False
 
 
 def _parts(

@@ -233,6 +233,9 @@ class GraphSender(Protocol):
     def send_graph(self, expression: Expression) -> Any:
         """Return the operation that submits an expression: it has ``wait()`` and can be awaited."""
 
+    def encode_graph(self, expression: Expression) -> tuple[Any, tuple[str, str, str, bytes]]:
+        """Return what `Expression.encode` returns."""
+
 
 class Expression(ABC):
     """A call, or a composition of calls, that can be submitted or composed further."""
@@ -282,6 +285,24 @@ class Expression(ABC):
     async def adelay(self) -> Any:
         """Do the same as `delay` in a coroutine."""
         return await self._origin().send_graph(self)
+
+    def encode(self) -> tuple[Any, tuple[str, str, str, bytes]]:
+        """Encode the expression as `delay` would send it, and send nothing.
+
+        For a place that keeps the job until it is submitted, such as an outbox table; from there
+        `eventmq.EventMQ.send_encoded` submits it, in any process. Middlewares run here. A countdown
+        begins when the broker gets the job; the time of ``expires`` is fixed here.
+
+        Returns:
+            The handle that `delay` would return, and id, queue, headers and body of the message.
+
+        Raises:
+            NotAllowed: No signature in it belongs to an app, there are no jobs in it, or a
+                middleware held a job back.
+            TypeError: A task does not accept its arguments.
+            SerializationError: Arguments cannot be encoded.
+        """
+        return self._origin().encode_graph(self)
 
     @abstractmethod
     def parts(self) -> tuple[Expression, ...]:

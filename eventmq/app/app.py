@@ -14,6 +14,7 @@ from eventmq.app.wiring import Components
 from eventmq.app.worker import Callbacks, WorkerFactory, WorkerOptions
 from eventmq.client.handle import DEFAULT
 from eventmq.client.submit import SubmitBatch
+from eventmq.client.templates import EncodedJob
 from eventmq.client.waiting import Completed, Waited, wait
 from eventmq.clock import SystemClock
 from eventmq.errors import NotAllowed, SettingsError, StoreError
@@ -373,6 +374,25 @@ class EventMQ:
         components = self.components
         encoded = write_raw(queue, body, headers, job_id or components.ids.new())
         return components.submitter.submit_raw(encoded).wait()
+
+    def send_encoded(self, job_id: str, queue: str, headers: str, body: bytes) -> Job[Any]:
+        """Submit a job, or a graph, that `eventmq.graph.Expression.encode` made in some process.
+
+        Middlewares do not run again. Inside `EventMQ.batch` a job is sent with the batch.
+
+        Args:
+            job_id: Its id. If the broker has it already, it is not stored a second time.
+            queue: Name of the queue.
+            headers: The header text.
+            body: The body.
+
+        Raises:
+            NotAllowed: It is a graph, and a batch is open.
+            BrokerUnavailable: There was no receipt within ``submit_timeout``.
+            SubmitError: The broker refused the job.
+        """
+        encoded = EncodedJob(job_id, queue, headers, body)
+        return self.components.submitter.submit_raw(encoded).wait()
 
     async def asend_raw(
         self,

@@ -60,6 +60,8 @@ IN_FLIGHT = 4
 #: second, and as much for its transport.
 LATE_RECEIPT = 2.0
 
+_GRAPH_IN_BATCH = "a chain, group or chord is a message by itself: submit it outside app.batch()"
+
 
 class Submitter:
     """Submits jobs of one app. Thread-safe.
@@ -203,10 +205,16 @@ class Submitter:
         return pending
 
     def submit_raw(self, encoded: EncodedJob) -> Pending[Job[Any]]:
-        """Submit a body unchanged, without serializer and middleware."""
+        """Submit a body unchanged, without serializer and middleware.
+
+        Raises:
+            NotAllowed: It is a graph, and a batch is open.
+        """
         encoded = with_lineage(encoded)
         job: Job[Any] = Job(encoded.id, self._results, JobOrigin(sent=False))
         batch = open_batch(self)
+        if batch is not None and encoded.headers.startswith("nodes:"):
+            raise NotAllowed(_GRAPH_IN_BATCH)
 
         def steps() -> Steps[Job[Any]]:
             if batch is not None:
@@ -312,9 +320,7 @@ class Submitter:
             NotAllowed: A batch is open.
         """
         if open_batch(self) is not None:
-            raise NotAllowed(
-                "a chain, group or chord is a message by itself: submit it outside app.batch()"
-            )
+            raise NotAllowed(_GRAPH_IN_BATCH)
         return self._ids.new_many(count)
 
     def submit_graph(
@@ -332,10 +338,7 @@ class Submitter:
             NotAllowed: A job is unique, or has no guarantee.
             SerializationError: Arguments cannot be encoded.
         """
-        batch = SubmissionBatch(graph=True)
-        write = partial(self._encode_one, batch) if self._around else None
-        with _reported(batch, end=False):
-            encoded = write_graph(parts, plan, ids, write)
+        batch, encoded = self._write_graph(parts, plan, ids)
 
         def steps() -> Steps[Any]:
             job: Job[Any] = Job(encoded.id, self._results, JobOrigin(sent=False))
@@ -344,6 +347,24 @@ class Submitter:
             return make_handle(job, parts, ids, tree, self._results)
 
         return self._runner.run(steps())
+
+    def encode_graph(
+        self, parts: Sequence[GraphMember], plan: Plan, ids: Sequence[str], tree: Any
+    ) -> tuple[Any, EncodedJob]:
+        """Return the handle and the message of a graph, which is not sent; see `submit_graph`."""
+        batch, encoded = self._write_graph(parts, plan, ids)
+        batch.end()
+        job: Job[Any] = Job(encoded.id, self._results, JobOrigin())
+        return make_handle(job, parts, ids, tree, self._results), encoded
+
+    def _write_graph(
+        self, parts: Sequence[GraphMember], plan: Plan, ids: Sequence[str]
+    ) -> tuple[SubmissionBatch, EncodedJob]:
+        """Encode a graph, and return it with the state that middlewares share for its jobs."""
+        batch = SubmissionBatch(graph=True)
+        write = partial(self._encode_one, batch) if self._around else None
+        with _reported(batch, end=False):
+            return batch, write_graph(parts, plan, ids, write)
 
     def _encode_one(  # noqa: PLR0917 - called by one function
         self,
@@ -364,6 +385,29 @@ class Submitter:
                 "of a graph: the graph goes out whole, or raise an exception"
             )
         return collected[0]
+
+    # Jobs that are sent later
+
+    def encode(
+        self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str | None = None
+    ) -> tuple[Job[Any], EncodedJob]:
+        """Return the handle and the message of one job, which is not sent.
+
+        Raises:
+            NotAllowed: A middleware held the job back.
+            SerializationError: The arguments cannot be encoded.
+        """
+        entries: list[tuple[Job[Any], EncodedJob]] = []
+        sink = self._collect(lambda *entry: entries.append(entry))
+        self._with_middlewares(template, args, kwargs, job_id, sink)
+        if len(entries) != 1:
+            raise NotAllowed(
+                f"a middleware kept a job of task {template.headers.task!r} back: it cannot be "
+                "encoded to be sent later"
+            )
+        job, encoded = entries[0]
+        job.origin.sent = True
+        return job, encoded
 
     # Many jobs
 

@@ -149,6 +149,10 @@ class SubmittableTask(ABC):
         """Return the operation that submits an expression through the app of this task."""
         return canvas.send(expression, self, self._named)
 
+    def encode_graph(self, expression: Expression) -> tuple[Any, EncodedJob]:
+        """Return the handle and the message of an expression, which is not sent."""
+        return canvas.encode(expression, self, self._named)
+
     def _named(self, signature: Signature) -> SubmittableTask:
         """Return the task factory of a signature that was made by name."""
         return NamedTask(self.app, signature.task, signature.options)

@@ -349,3 +349,56 @@ def test_middlewares_see_each_job():
         job = chain(tasks.add.s(1), tasks.add.s(2)).delay()
         assert all("x-mark" in each.headers for each in inline.enqueued())
         assert (seen, job.get()) == ([(1,), (2,)], 3)
+
+
+# Encoded, to be sent later
+
+
+def test_an_encoded_job_is_what_delay_would_send_and_is_sent_by_its_message_alone(tasks):
+    job, message = tasks.add.options(job_id="mine", priority=3).s(1, b=2).encode()
+    assert ("mine", "mine", "default") == (job.id, *message[:2])
+    assert "priority:3" in message[2]
+    with pytest.raises(eventmq.JobNotFound):
+        job.info()
+    for _ in range(2):  # the second time the broker has the id already
+        assert "mine" == tasks.app.send_encoded(*message).id
+    assert 3 == job.get()
+
+
+def test_an_encoded_graph_is_sent_as_one_message_outside_a_batch(tasks):
+    job, message = chord([tasks.add.s(1), tasks.add.s(2)], tasks.total.s()).encode()
+    tasks.app.send_encoded(*message)
+    assert 3 == job.get()
+    with pytest.raises(NotAllowed, match=r"outside app.batch"), tasks.app.batch():
+        tasks.app.send_encoded(*message)
+
+
+def test_encoding_checks_what_delay_checks(tasks):
+    with pytest.raises(TypeError, match="b"):
+        tasks.add.s(1, 2, 3).encode()
+    with pytest.raises(SerializationError):
+        tasks.add.s(object()).encode()
+    for empty in (group(), group(group())):
+        with pytest.raises(NotAllowed, match="no jobs"):
+            empty.encode()
+
+
+def test_a_middleware_acts_on_an_encoded_job():
+    class Marker:
+        def submit(self, submission, proceed):
+            submission.headers["trace"] = submission.task
+            return None if submission.args == ("held",) else proceed(submission)
+
+    class Plugin:
+        @staticmethod
+        @eventmq.hookimpl
+        def eventmq_middleware():
+            return {"marker": lambda context: Marker()}
+
+    app = EventMQ("marked", plugins=[Plugin()], middleware=["marker"])
+    with use_app(app):
+        signature = app.signature("a.task", 1)
+        assert "trace:a.task" in signature.encode()[1][2]
+        assert "trace:a.task" in group(signature, signature).encode()[1][3].decode("latin-1")
+        with pytest.raises(NotAllowed, match="middleware kept"):
+            app.signature("a.task", "held").encode()
