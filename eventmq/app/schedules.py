@@ -16,7 +16,7 @@ from eventmq.graph import Signature
 from eventmq.headers import parse_headers
 from eventmq.policies import Timing
 from eventmq.registry.names import SCHEDULE_STORE
-from eventmq.schedule import Schedule
+from eventmq.schedule import Schedule, scheduled_job_id
 from eventmq.scheduler.machine import job_headers
 from eventmq.task.options import CallOptions, TaskOptions
 from eventmq.task.task import Task, make_template, signature_of
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 
     from eventmq.app.wiring import Components
     from eventmq.client.handle import Job
-    from eventmq.interfaces import ScheduleStore
+    from eventmq.interfaces import ScheduleStore, Trigger
 
 __all__ = ["Declared", "Schedules", "importing"]
 
 #: Attempts to change a schedule while other clients change it.
 ATTEMPTS = 20
+
+#: Seconds before a fire time at which an earlier one is searched: half of the shortest interval.
+_APART = 5e-4
 
 
 def importing() -> bool:
@@ -254,6 +257,36 @@ class Schedules:
             return None
         return following + schedule.jitter_at(following, self.store.identity)
 
+    def past_jobs(self, schedule: Schedule, limit: int = 100) -> dict[str, float]:
+        """Return the ids that a schedule's jobs of past fire times have, with these times.
+
+        An id depends on the schedule's name and the fire time alone, so nothing is searched. A fire
+        time may have been missed or skipped, or the broker may have forgotten its job: ask for
+        their states. Jobs of `run` and of an earlier trigger have other ids.
+
+        Args:
+            schedule: The schedule, from `list` or `get`.
+            limit: Maximum number of ids.
+
+        Returns:
+            Id -> Unix time without jitter, the latest first.
+        """
+        try:
+            trigger = make_trigger(self._app.plugins, schedule.trigger)
+        except SettingsError:
+            return {}
+        last, times = schedule.last_fire_time, set[float]()
+        # `enable` begins anew the intervals of a trigger that has no other fixed point.
+        for start in (last, None if last is None else trigger.latest(schedule.created, last)):
+            at, left = start, limit
+            while at is not None and at >= schedule.created and left:
+                times.add(at)
+                at, left = _before(trigger, schedule.created, at), left - 1
+        return {
+            scheduled_job_id(self.store.identity, schedule.name, at): at
+            for at in sorted(times, reverse=True)[:limit]
+        }
+
     def remove(self, name: str) -> bool:
         """Remove a schedule; return whether it existed."""
         return self.store.remove(name, None)
@@ -321,6 +354,17 @@ def _audited(operation: str, actor: str) -> Iterator[None]:
     finally:
         OPERATION.reset(tokens[0])
         ACTOR.reset(tokens[1])
+
+
+def _before(trigger: Trigger, created: float, at: float) -> float | None:
+    """Return the fire time before another one, None if there is none after ``created``."""
+    following = trigger.next_after(at)
+    if following is not None:
+        # Equal intervals need no search, which costs minutely schedules 60 times as much.
+        before = round(2 * at - following, 6)
+        if trigger.next_after(before) == at:
+            return before
+    return trigger.latest(created, at - _APART)
 
 
 def _any_arguments(*args: Any, **kwargs: Any) -> None:

@@ -16,10 +16,13 @@ from eventmq.app.wiring import Triggers
 from eventmq.errors import ScheduleNotFound, SettingsError
 from eventmq.events import rows_of
 from eventmq.graph import Signature
+from eventmq.interfaces import current_job
 from eventmq.policies import Timing, at, cron, every
+from eventmq.schedule import Schedule
 from eventmq.scheduler.machine import SchedulerMachine
 from eventmq.scheduler.runner import ScheduledJob
 from tests.support.plugin_harness import providing
+from tests.support.system import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,6 +178,52 @@ def test_running_one_now_does_not_touch_its_fire_times(app: EventMQ) -> None:
     before = app.schedules.get("a")
     assert app.schedules.run("a").get() == 3
     assert app.schedules.get("a") == before
+
+
+def test_the_ids_of_past_jobs_are_those_that_fired() -> None:
+    """Also of the intervals from before it was switched off and on."""
+    with EventMQ("shop", broker="memory://") as app:
+        fired: list[str] = []
+
+        @app.task(name="tick")
+        def tick() -> None:
+            fired.append(current_job().id)
+
+        app.schedule("often", tick.s(), every(seconds=0.1))
+        until(lambda: len(fired) >= 4, "it has fired")  # the last steps may not be stored yet
+        app.schedules.disable("often")
+        first = app.schedules.past_jobs(app.schedules.get("often"))
+        assert {*fired[:2]} <= {*first}
+        app.schedules.enable("often")
+        before = len(fired)
+        until(lambda: len(fired) >= before + 4, "it has fired again")
+        ids = app.schedules.past_jobs(app.schedules.get("often"))
+        assert {*fired[:2], *fired[before + 1 : before + 3]} <= {*ids}
+        assert sorted(ids.values(), reverse=True) == [*ids.values()]
+        assert app.schedules.past_jobs(replace(app.schedules.get("often"), trigger="own:{}")) == {}
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone", "count"),
+    [
+        ("0 9 * * 1-5", "UTC", 40), ("30 2 * * *", "Europe/Paris", 40), ("0 3 1 * *", "UTC", 2),
+        ("*/7 * * * *", "Europe/Paris", 80), ("15 * * * *", "Australia/Lord_Howe", 100),
+    ],
+)  # fmt: skip
+def test_past_fire_times_are_those_of_the_trigger(
+    app: EventMQ, expression: str, zone: str, count: int
+) -> None:
+    """Over the end of summer time, at weekends, and after an hour that has no whole interval."""
+    start = datetime(2026, 9, 20, tzinfo=timezone.utc).timestamp()
+    end = datetime(2026, 11, 20, tzinfo=timezone.utc).timestamp()
+    timing = cron(expression, tz=zone)
+    trigger, times, at = Triggers(app.plugins)(str(timing)), list[float](), start
+    while (at := trigger.next_after(at)) is not None and at <= end:
+        times.append(at)
+    made = Schedule(name="a", trigger=str(timing), created=start, last_fire_time=times[-1])
+    found = app.schedules.past_jobs(made, 100)
+    real = [at for at in found.values() if at in times]
+    assert real[:count] == times[: -count - 1 : -1]
 
 
 def test_the_error_of_an_unknown_name_has_the_nearest(app: EventMQ) -> None:
