@@ -1,4 +1,4 @@
-"""Kit of gateway authors: client, worker and port for servers of other protocols.
+"""Kit of gateway authors: client, worker, consumer and port for servers of other protocols.
 
 Names load when first used, so that importing this package imports neither zmq nor asyncio.
 """
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         extra_headers,
         kept_elsewhere,
     )
+    from eventmq.gateway.consumer import Consumer, Delivery
     from eventmq.gateway.router import FrameMachine, LoopMember, RouterLoop, Watchable
     from eventmq.gateway.worker import PeerWorker
 
@@ -35,6 +36,8 @@ __all__ = [
     "CLIENTS",
     "WITH_KEYS",
     "WORKERS",
+    "Consumer",
+    "Delivery",
     "FrameMachine",
     "GatewayAuthenticator",
     "InProcessClient",
@@ -59,6 +62,7 @@ __getattr__ = load_names(__name__, {
     "check_reach": ".access", "gateway_options": ".access", "split_address": ".access",
     "InProcessClient": ".client", "LoopThread": ".client", "close_server": ".client",
     "call_task": ".client", "extra_headers": ".client", "kept_elsewhere": ".client",
+    "Consumer": ".consumer", "Delivery": ".consumer",
     "FrameMachine": ".router", "LoopMember": ".router", "RouterLoop": ".router",
     "Watchable": ".router",
     "PeerWorker": ".worker",

@@ -128,6 +128,7 @@ class JobManager:
         spool: Keeps inputs that are too large for a REQUEST; without it jobs with such inputs fail.
         memory: Returns the resident memory of the worker's processes in bytes, for HEARTBEATs; 0 if
             it is not known.
+        slots: Kind of the slots; by default `SharedSlots` or `Slots`, as the pool needs.
 
     Attributes:
         overdue: Whether the shutdown grace has passed: kill the running jobs, then call
@@ -144,6 +145,7 @@ class JobManager:
         timeout_policy: TimeoutPolicy = always_fail,
         spool: Spool | None = None,
         memory: Callable[[], int] = int,
+        slots: type[Slots] | None = None,
     ) -> None:
         self.overdue = False
         self.done = False
@@ -161,7 +163,7 @@ class JobManager:
             self._session, self._held_chunks, self._fetch_or_assign, self._hand_back_whole
         )
         self._watchdog = Watchdog(pool, self._held_chunks, timeout_policy, info.cancel_grace)
-        kind = SharedSlots if pool.shared else Slots
+        kind = slots or (SharedSlots if pool.shared else Slots)
         self._slots = kind(pool, self._held_chunks, self._watchdog, info.slots or pool.slots)
         self._scaler = Autoscaler(info.slots, pool.slots) if info.slots else None
         self._clock = clock

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from eventmq.wire.sockets import Link
     from eventmq.worker.inputs import SpoolDirectory
     from eventmq.worker.session import SessionInfo, WorkerSession
+    from eventmq.worker.slots import Slots
     from eventmq.worker.watchdog import TimeoutPolicy
 
 __all__ = ["ConnectionLog", "WorkerRunner"]
@@ -229,6 +230,9 @@ class WorkerRunner:
     #: Where jobs find inputs that are too large for a REQUEST; set before `run`.
     spool: SpoolDirectory | None = None
 
+    #: Kind of the slots, None for that of the pool; set before `run`.
+    slots: type[Slots] | None = None
+
     #: Reports the state of this worker to a service manager; `run` sends a sign of life.
     notifier = Notifier({})
 
@@ -294,6 +298,11 @@ class WorkerRunner:
     def restart(self) -> None:
         """Stop gracefully in order to restart. Call it from any thread or signal handler."""
         self._restart_requested = True
+        self._wakeup.set()
+
+    def serve(self, queues: Sequence[tuple[int, str]]) -> None:
+        """Take jobs of other queues, (weight, name) pairs, from now on. Call it from any thread."""
+        self._info = replace(self._info, queues=tuple(queues))
         self._wakeup.set()
 
     def metrics(self) -> Mapping[str, Any]:
@@ -382,6 +391,7 @@ class WorkerRunner:
         self._handle_stop(now)
         if link.monitor_fd in ready and self._reconnected(link):
             manager.connected(now)
+        manager.session.serve(self._info.queues, now)
         manager.tick(now)
         if manager.session.owner is not None or self._listener_links:
             self._follow_owner(ready, now)
@@ -534,6 +544,7 @@ class WorkerRunner:
             timeout_policy=self._timeout_policy,
             spool=self.spool,
             memory=resident_family,
+            slots=self.slots,
         )
 
     def _connect(self) -> Link:

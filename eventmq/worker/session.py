@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -509,6 +509,8 @@ class WorkerSession:
         self._ids = 0
         self._inform_id = ""
         self._inform_due = 0.0
+        #: The queues in the last INFORM.
+        self._informed = info.queues
         self._last_seen = 0.0
         self._heartbeat_due = 0.0
         self._credit = WorkerCredit(-1)
@@ -544,6 +546,7 @@ class WorkerSession:
         """Send INFORM; it keeps its id until it is acknowledged, since the ACK may be slow."""
         self._inform_due = now + INFORM_EVERY
         info = self.info
+        self._informed = info.queues
         features = Features(
             extensions=self._extensions,
             session=info.session,
@@ -560,6 +563,13 @@ class WorkerSession:
         inform = commands.Inform(self._inform_id, queues, "worker", features.format())
         # Unsent replies are kept in `replies` and follow the ACK.
         self.outbox = [inform.frames()]
+
+    def serve(self, queues: tuple[tuple[int, str], ...], now: float) -> None:
+        """Inform the broker of other queues, (weight, name) pairs, if they have changed."""
+        if queues != self.info.queues:
+            self.info = replace(self.info, queues=queues)
+        if self.online and queues != self._informed:
+            self.inform(now)
 
     def receive_ack(self, ack: commands.Ack, now: float, credit: WorkerCredit) -> None:
         """Handle an ACK, of INFORM or of a reply."""
