@@ -125,6 +125,7 @@ def test_queues_come_and_go(app, inbox):
     until(lambda: [row["queues"] for row in app.ask("workers")] == [[[10, "b"]]], "only b")
     app.send_raw("a", b"2", HEADERS)
     consumer.remove_queue("b")
+    until(lambda: [row["window"] for row in app.ask("workers")] == [0], "no credit")
     app.send_raw("b", b"2", HEADERS)
     consumer.add_queue("a")
     consumer.ack(*take(inbox))
