@@ -384,38 +384,50 @@ class Consumer:
         """
         return self._end(delivery, OutcomeKind.SUCCEEDED, content_type, result)
 
-    def fail(self, delivery: Delivery, reason: str, *, error: str = "Rejected") -> bool:
+    def fail(
+        self, delivery: Delivery, reason: str | RemoteError, *, error: str = "Rejected"
+    ) -> bool:
         """End the job as failed; it is kept among the failed jobs.
 
         Args:
             delivery: The delivery.
-            reason: Message of the error.
-            error: Name of the error's class.
+            reason: Message of the error; or the error, with its traceback.
+            error: Name of the error's class, for a message.
 
         Returns:
             False if it is not held.
         """
-        result = encode_error(RemoteError(error, reason))
-        return self._end(delivery, OutcomeKind.FAILED, ERROR_TYPE, result)
+        return self._end(delivery, OutcomeKind.FAILED, ERROR_TYPE, _encoded(reason, error))
 
-    def requeue(self, delivery: Delivery, *, countdown: float = 0.0) -> bool:
+    def requeue(
+        self,
+        delivery: Delivery,
+        *,
+        countdown: float = 0.0,
+        reason: str | RemoteError = "",
+    ) -> bool:
         """Put the job back into its queue.
 
         Args:
             delivery: The delivery.
             countdown: Seconds after which it is delivered again, as its next attempt; 0 to deliver
                 it as soon as possible, as the same attempt.
+            reason: Message or error of the attempt that ends by a countdown.
 
         Returns:
             False if it is not held.
         """
         if countdown <= 0.0:
             return self._end(delivery, OutcomeKind.HANDED_BACK)
-        error = encode_error(RemoteError("Requeued", f"requeued for {countdown:g} s"))
+        error = _encoded(reason or f"requeued for {countdown:g} s", "Requeued")
         return self._end(delivery, OutcomeKind.RETRY, ERROR_TYPE, error, countdown)
 
     def _end(self, delivery: Delivery, kind: OutcomeKind, *result: Any) -> bool:
         return self._alive and self._pool.end(delivery, kind, *result)
+
+
+def _encoded(reason: str | RemoteError, error: str) -> bytes:
+    return encode_error(RemoteError(error, reason) if isinstance(reason, str) else reason)
 
 
 def _checked(prefetch: int) -> int:

@@ -13,6 +13,7 @@ import pytest
 
 from eventmq.errors import JobFailed, SettingsError
 from eventmq.gateway import Consumer, Delivery
+from eventmq.sdk import RemoteError, decode_error
 from tests.support.system import DEADLINE, System, until
 
 if TYPE_CHECKING:
@@ -109,6 +110,20 @@ def test_a_requeued_job_comes_back_at_once_and_with_a_countdown_later(app, inbox
         consumer.ack(other)
         (third,) = take(inbox)
         assert (third.body, third.number, third.attempt) == (b"0", 3, 2)
+
+
+def test_errors_of_attempts_have_a_traceback(app, inbox):
+    job = app.send_raw("orders", b"1", HEADERS)
+    error = RemoteError("shop.Closed", "at night", "line 1\n", state={"shop": "north"})
+    with Consumer(app, inbox.put, queues=["orders"]) as consumer:
+        consumer.requeue(*take(inbox), countdown=0.01, reason=error)
+        (again,) = take(inbox)
+        attempts = app.ask("info", {"id": again.id})["attempts"]
+        assert [decode_error(row["error"]) for row in attempts] == [error]
+        consumer.fail(again, error._replace(message="for good"))
+        with pytest.raises(JobFailed, match="for good") as failed:
+            job.get(timeout=DEADLINE)
+    assert (failed.value.remote_type, failed.value.remote_traceback) == ("shop.Closed", "line 1\n")
 
 
 def test_queues_come_and_go(app, inbox):
