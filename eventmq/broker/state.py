@@ -43,6 +43,10 @@ logger = logging.getLogger("eventmq.broker")
 #: Code and text of the ERROR when the disk is full.
 FULL = ("store-full", "the disk is full; nothing was stored")
 
+#: Codes of errors that are no fault of the peer: a unique key in use, an id that someone made up or
+#: kept for too long, a stream that another reader has read.
+NO_FAULT = frozenset({"duplicate", "job-not-found", "parts-gone"})
+
 
 def nothing() -> None:
     """Do nothing: the ``undo`` of a write that needs none."""
@@ -212,7 +216,7 @@ class State:
     def error(self, peer: Peer, request: str, code: str, text: str) -> None:
         """Queue an ERROR if the peer can read it; count it and log the first per peer."""
         self.counters[f"errors.{code}"] += 1
-        if not peer.warned and code != "duplicate":  # a used unique key is no fault of the peer
+        if not peer.warned and code not in NO_FAULT:
             peer.warned = True
             logger.warning("message of peer %s refused: %s: %s", peer.key, code, text)
         if peer.reads_errors:

@@ -417,6 +417,8 @@ class ResultClient:
                 call = self.job_call(job, name, arguments)
                 call.deadline = deadline
                 answers.append((yield from self.runner.asking(call)))
+                if answers[0]["state"] != "queued":
+                    break  # queues and workers say why a job waits in its queue
         if not answers:
             return error
         info, queues, workers = [*answers, None, None][:3]

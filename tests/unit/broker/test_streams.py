@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -269,8 +270,10 @@ def test_a_reader_that_comes_back_is_sent_what_it_has_not_taken(broker: Streamin
     assert batches(broker.read("r2", b"again", delivery=1, taken=3)) == [(1, 2, 2), (1, 4, 1)]
 
 
-def test_a_stream_that_was_read_is_over(broker: Streaming) -> None:
-    """No part of it is kept, and a later call gets an error."""
+def test_a_stream_that_was_read_is_over(
+    broker: Streaming, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No part of it is kept, and a later call gets an error, which is no fault to be logged."""
     broker.begin()
     broker.read()
     broker.parts(0, 2)
@@ -279,7 +282,9 @@ def test_a_stream_that_was_read_is_over(broker: Streaming) -> None:
     broker.tell(READER, Call("f", "forget", pack({"call": "r1"})))
     assert broker.core.streams.of == {}
     assert broker.core.streams._bytes == 0
-    assert codes(broker.read("r2")) == ["parts-gone"]
+    with caplog.at_level(logging.WARNING, "eventmq.broker"):
+        assert codes(broker.read("r2")) == ["parts-gone"]
+    assert caplog.messages == []
 
 
 # Refusals

@@ -146,6 +146,19 @@ def test_a_timeout_says_where_the_job_is(bench: Bench) -> None:
         asyncio.run(bench.job().aget(timeout=2))
 
 
+def test_a_timeout_asks_for_queues_and_workers_only_about_a_queued_job(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many that wait for a running job would else make the broker list its workers."""
+    job, broker = bench.job(), bench.brokers[0]
+    monkeypatch.setattr(broker, "_state", lambda job_id: "running")
+    with pytest.raises(ResultTimeout, match=r"still running after 2\.0 s") as caught:
+        job.get(timeout=2)
+    assert caught.value.state == "running"
+    calls = [message.name for message in broker.received if isinstance(message, Call)]
+    assert [name for name in calls if name != "forget"] == ["get", "info"]
+
+
 UNREACHABLE = r"no broker could be reached .*; start one with \"eventmq broker\""
 
 
