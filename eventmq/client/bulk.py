@@ -157,10 +157,15 @@ class BulkPart:
         middle = len(self.rows) // 2
         rows = self.rows[:middle], self.rows[middle:]
         firsts = self.first, self.first + middle
-        return [
-            BulkPart(first, self.templates, half, self.origins)
-            for first, half in zip(firsts, rows, strict=True)
+        return [self._part(first, half) for first, half in zip(firsts, rows, strict=True)]
+
+    def _part(self, first: int, rows: Sequence[tuple[str, int, bytes]]) -> BulkPart:
+        """Return a part of some rows, with the templates that they use: others are refused."""
+        indexes: dict[int, int] = {}
+        used = [
+            (job_id, indexes.setdefault(index, len(indexes)), body) for job_id, index, body in rows
         ]
+        return BulkPart(first, [self.templates[index] for index in indexes], used, self.origins)
 
     def pack(self, message_id: str, deadline: float) -> None:
         """Make the message."""

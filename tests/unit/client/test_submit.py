@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -305,6 +306,15 @@ def test_a_job_that_is_too_long_alone_is_refused() -> None:
         bench.submitter.submit_many(bench.template(), [("x",), ("x" * 500,), ("y",)], {}).wait()
     assert statuses(caught.value) == ["confirmed", "refused", "confirmed"]
     assert isinstance(caught.value.__cause__, MessageTooLarge)
+
+
+def test_jobs_of_other_queues_are_confirmed_beside_one_that_is_too_long() -> None:
+    """A part is sent again as two halves, each with the templates of its own jobs only."""
+    bench = Bench(FakeBroker(max_frame=300))
+    with pytest.raises(BatchError) as caught, SubmitBatch(bench.submitter):  # noqa: PT012 - as above
+        for queue, argument in (("a", "x"), ("b", "x" * 500), ("c", "y")):
+            bench.submitter.submit(replace(bench.template(), queue=queue), (argument,), {})
+    assert statuses(caught.value) == ["confirmed", "refused", "confirmed"]
 
 
 def test_arguments_of_the_first_part_that_cannot_be_encoded_send_nothing(bench: Bench) -> None:
