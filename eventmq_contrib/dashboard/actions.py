@@ -14,20 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlencode
 
-from starlette.routing import Route
-
 from eventmq.cli import printable
 from eventmq.errors import NotAllowed, ProtocolError
 from eventmq_contrib.dashboard import words
 from eventmq_contrib.dashboard.pages import FILTERS, filters_of
-from eventmq_contrib.dashboard.web import dashboard_of
+from eventmq_contrib.dashboard.web import of_broker
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.responses import Response
 
-    from eventmq_contrib.dashboard.access import User
     from eventmq_contrib.dashboard.data import Broker
+    from eventmq_contrib.dashboard.web import Visit
 
 __all__ = ["ROUTES"]
 
@@ -46,7 +43,7 @@ _DONE = {"cancel": "cancelled", "retry": "queued again", "drop": "dropped"}
 
 _BULK_ID = re.compile(r"[0-9a-f]{32}")
 
-Fields = Mapping[str, list[str]]
+Fields = dict[str, list[str]]
 
 #: Broker, fields, actor -> what was done.
 Perform = Callable[["Broker", Fields, str], str]
@@ -73,18 +70,6 @@ class Action:
     back: Callable[[Fields], str]
     bulk: str = ""
     grave: bool = False
-
-
-def operator_of(request: Request) -> User:
-    """Return the user of a request, who may act.
-
-    Raises:
-        NotAllowed: The user only reads.
-    """
-    user: User = request.state.user
-    if not user.is_operator:
-        raise NotAllowed(f"{user.name} may only look; actions need the role operator")
-    return user
 
 
 def _queue_action(call: str, done: str) -> Perform:
@@ -142,8 +127,12 @@ def _bulk_action(action: str, **more: Any) -> Perform:
     return perform
 
 
+def _first(fields: Fields) -> dict[str, str]:
+    return {name: values[0] for name, values in fields.items()}
+
+
 def _bulk_filters(action: str, fields: Fields) -> dict[str, Any]:
-    first = {name: values[0] for name, values in fields.items()}
+    first = _first(fields)
     unsupported = [name for name in ("key", "text", "cursor") if first.get(name)]
     if unsupported:
         raise ProtocolError(
@@ -177,7 +166,7 @@ def _to_job(fields: Fields) -> str:
 
 
 def _to_failed(fields: Fields) -> str:
-    chosen = {name: fields[name][0] for name in FILTERS if fields.get(name, [""])[0]}
+    chosen = {name: text for name, text in _first(fields).items() if name in FILTERS and text}
     page = "jobs" if fields.get("from") == ["jobs"] else "failed"
     return f"{page}?{urlencode({**chosen, 'list': '1'})}"
 
@@ -240,73 +229,72 @@ ACTIONS: dict[str, Action] = {
 }  # fmt: skip
 
 
-def _action(request: Request, fields: Fields) -> Action:
-    name = request.path_params["action"]
-    action = ACTIONS.get(name)
-    if action is None:
-        raise ProtocolError(f"there is no action {name[:40]!r}", code="no-action")
-    missing = [field for field in action.fields if not fields.get(field, [""])[0]]
-    if missing:
-        raise ProtocolError(f"the action {name} lacks: {', '.join(missing)}", code="no-field")
-    return action
+def _asked(visit: Visit) -> tuple[Action, Fields]:
+    """Return the action of a visit by an operator, and its fields.
 
-
-async def confirm(request: Request) -> Response:
-    """Ask whether to do something; for an operation by filters, say how many jobs match."""
-    dashboard = dashboard_of(request)
-    broker = dashboard.broker(request)
-    operator_of(request)
-    query = request.query_params
-    fields = {name: query.getlist(name) for name in query if name not in _OF_PAGES}
+    Raises:
+        NotAllowed: The user only reads.
+        ProtocolError: There is no such action, or it lacks a field.
+    """
+    if not visit.user.is_operator:
+        raise NotAllowed(f"{visit.user.name} may only look; actions need the role operator")
+    query, name = visit.query, visit.path("action")
+    fields = {each: query.getlist(each) for each in query if each not in _OF_PAGES}
     if "chosen" in fields:  # ID and ATTEMPT of the boxes of a listing
         pairs = [each.rpartition(" ")[::2] for each in fields.pop("chosen")]
         fields["id"] = [unquote(job_id) for job_id, _ in pairs]
         fields["attempt"] = [attempt for _, attempt in pairs]
-    action = _action(request, fields)
-    await dashboard.brokers.snapshot(broker)
-    counted: dict[str, Any] | None = None
-    shown: dict[str, Any] = {name: values[0] for name, values in fields.items()}
+    if name not in ACTIONS:
+        raise ProtocolError(f"there is no action {name[:40]!r}", code="no-action")
+    action = ACTIONS[name]
+    missing = [field for field in action.fields if not fields.get(field, [""])[0]]
+    if missing:
+        raise ProtocolError(f"the action {name} lacks: {', '.join(missing)}", code="no-field")
+    return action, fields
+
+
+async def confirm(visit: Visit) -> Response:
+    """Ask whether to do something; for an operation by filters, say how many jobs match."""
+    action, fields = _asked(visit)
+    counted: Mapping[str, Any] | None = None
+    shown = _first(fields)
     if action.bulk:
         filters = _bulk_filters(action.bulk, fields)
-        counting = {**filters, "action": action.bulk}
         # "2h ago" is meant from now, and not from when the answer comes.
         for name in {"since", "until"} & {*filters}:
             fields[name] = [words.clock(filters[name], "%Y-%m-%dT%H:%M:%S+00:00")]
-        counted = answer = await dashboard.brokers.run(broker.ask, "count", counting)
+        counted = answer = await visit.run(
+            visit.broker.ask, "count", {**filters, "action": action.bulk}
+        )
         fields |= {"bulk_id": [uuid.uuid4().hex], "total": [str(answer["count"])]}
-        fields |= {} if answer["complete"] else {"least": ["1"]}
+        if not answer["complete"]:
+            fields["least"] = ["1"]
     number = len(fields.get("id", ()))
-    shown["jobs"] = f"Job {shown.get('id', '')}" if number == 1 else f"{number:,} chosen jobs"
-    # In the address: a form would change line ends and other characters of names.
-    target = dashboard.link(request, broker.name, f"act/{request.path_params['action']}", **fields)
-    return dashboard.page(
-        request, "confirm.html", broker, target=target, spec=action,
-        question=action.question.format_map(shown), back=action.back(fields),
+    jobs = f"Job {shown.get('id', '')}" if number == 1 else f"{number:,} chosen jobs"
+    return visit.page(
+        "confirm.html", spec=action, question=action.question.format_map({**shown, "jobs": jobs}),
+        # In the address: a form would change line ends and other characters of names.
+        target=visit.link(f"act/{visit.path('action')}", **fields), back=action.back(fields),
         counted=counted, filters={name: shown[name] for name in FILTERS if shown.get(name)},
     )  # fmt: skip
 
 
-async def act(request: Request) -> Response:
+async def act(visit: Visit) -> Response:
     """Do something, and say what was done on the page to which the user returns."""
-    dashboard = dashboard_of(request)
-    broker = dashboard.broker(request)
-    actor = printable(operator_of(request).name)[:MAX_ACTOR]
-    query = request.query_params
-    fields = {name: query.getlist(name) for name in query if name not in _OF_PAGES}
-    action = _action(request, fields)
+    action, fields = _asked(visit)
+    actor = printable(visit.user.name)[:MAX_ACTOR]
     if action.bulk and not fields.get("bulk_id"):
         raise ProtocolError("the form has no bulk_id: open the question first", code="no-field")
-    note = await dashboard.brokers.run(action.perform, broker, fields, actor)
-    logger.info("%s, by %s of the dashboard at broker %s", action.button, actor, broker.name)
-    if not action.bulk:
-        return dashboard.redirect(request, broker.name, action.back(fields), note)
-    more = {"back": action.back(fields)}
-    more |= {name: fields[name][0] for name in ("total", "least") if name in fields}
-    page = urlencode(more)
-    return dashboard.redirect(request, broker.name, f"bulk/{fields['bulk_id'][0]}?{page}")
+    note = await visit.run(action.perform, visit.broker, fields, actor)
+    logger.info("%s, by %s of the dashboard at broker %s", action.button, actor, visit.broker.name)
+    page = action.back(fields)
+    if action.bulk:
+        more = {name: text for name, text in _first(fields).items() if name in {"total", "least"}}
+        page = f"bulk/{fields['bulk_id'][0]}?{urlencode(more | {'back': page})}"
+    return visit.redirect(page, note)
 
 
 ROUTES = [
-    Route("/b/{broker}/confirm/{action}", confirm, methods=["GET"]),
-    Route("/b/{broker}/act/{action}", act, methods=["POST"]),
+    of_broker("confirm/{action}", confirm),
+    of_broker("act/{action}", act, "POST"),
 ]

@@ -12,20 +12,20 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from eventmq.errors import BrokerUnavailable, EventMQError, NotAllowed
+from eventmq.errors import BrokerUnavailable, EventMQError, JobNotFound, NotAllowed
 from eventmq.sdk import decode_error
+from eventmq_contrib.figures import History, sample_of
 
 if TYPE_CHECKING:
     from eventmq import EventMQ
+    from eventmq.sdk import Schedule
 
-__all__ = ["Broker", "Brokers", "Busy", "Page", "Sample", "Snapshot", "attention"]
+__all__ = ["Broker", "Brokers", "Busy", "Page", "Snapshot", "attention"]
 
 logger = logging.getLogger("eventmq.dashboard")
 
@@ -43,11 +43,8 @@ IDLE: Final = 10.0
 #: Seconds for which a broker that did not answer is not asked again by a page.
 AWAY: Final = 2.0
 
-#: Samples that are kept for rates and sparklines: a minute and a half.
-SAMPLES: Final = 90
-
-#: Queues whose samples are kept; more have no sparklines.
-MAX_QUEUES: Final = 200
+#: Seconds of samples that are kept for rates and sparklines.
+HISTORY: Final = 90.0
 
 #: Threads that wait for brokers, and pages that may wait for such a thread.
 THREADS: Final = 8
@@ -62,23 +59,14 @@ SEARCH: Final = 0.15
 #: Jobs of a graph that are read.
 MAX_GRAPH: Final = 1000
 
+#: Next fire times of a schedule, and jobs that it fired, on its page.
+NEXT_TIMES, FIRED_JOBS = 5, 20
+
 Row = Mapping[str, Any]
 
 
 class Busy(EventMQError):
     """More pages wait for a broker than are allowed."""
-
-
-class Sample(NamedTuple):
-    """Figures of a broker at one moment; counts are since its start."""
-
-    at: float
-    ended: int
-    waiting: int
-    #: Queue -> ended jobs, and waiting jobs.
-    by_queue: Mapping[str, tuple[int, int]]
-    #: Upper bound in seconds -> jobs that started within it.
-    delays: Mapping[float, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +78,7 @@ class Snapshot:
         metrics: Answer of ``metrics``.
         queues: Answer of ``queues``.
         status: Answer of ``status``, up to `STATUS_EVERY` older.
-        samples: Earlier figures, the oldest first.
+        history: Figures of the last minute and a half.
         missing: Why the broker does not answer, "" if it does.
     """
 
@@ -98,57 +86,13 @@ class Snapshot:
     metrics: Row = field(default_factory=dict)
     queues: Sequence[Row] = ()
     status: Row = field(default_factory=dict)
-    samples: Sequence[Sample] = ()
+    history: History = field(default_factory=lambda: History(HISTORY))
     missing: str = "it was not asked yet"
 
     @property
     def standby(self) -> bool:
         """Whether the broker is a standby, which has no jobs of its own to show."""
         return self.status.get("role") == "standby"
-
-    def rates(self, queue: str = "") -> list[float]:
-        """Return ended jobs per second between samples; of one queue, or of all."""
-        return [
-            max(0.0, (_ended(after, queue) - _ended(before, queue)) / (after.at - before.at))
-            for before, after in pairwise(self.samples)
-            if after.at > before.at
-        ]
-
-    def rate(self, queue: str = "") -> float:
-        """Return ended jobs per second over the last seconds."""
-        last = self.rates(queue)[-5:]
-        return sum(last) / len(last) if last else 0.0
-
-    def waiting(self, queue: str = "") -> list[float]:
-        """Return numbers of waiting jobs, by sample; of one queue, or of all."""
-        if not queue:
-            return [float(sample.waiting) for sample in self.samples]
-        return [float(sample.by_queue.get(queue, (0, 0))[1]) for sample in self.samples]
-
-    def delays(self, shares: Sequence[float] = (0.5, 0.95, 0.99)) -> list[float | None]:
-        """Return percentiles of the time from ready to start, as upper bounds in seconds.
-
-        They are of the jobs that started while the samples were taken; None if none did.
-        """
-        if len(self.samples) < 2:  # noqa: PLR2004 - a difference needs two
-            return [None] * len(shares)
-        first, last = self.samples[0].delays, self.samples[-1].delays
-        counts = [(bound, last[bound] - first.get(bound, 0)) for bound in sorted(last)]
-        total = sum(count for _, count in counts)
-        found: list[float | None] = []
-        for share in shares:
-            seen, value = 0, None
-            for bound, count in counts:
-                seen += count
-                if total and seen >= share * total:
-                    value = bound
-                    break
-            found.append(value)
-        return found
-
-
-def _ended(sample: Sample, queue: str) -> int:
-    return sample.by_queue.get(queue, (0, 0))[0] if queue else sample.ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +126,6 @@ class Broker:
         self.name, self.app = name, app
         self.snapshot = Snapshot()
         self._lock = threading.Lock()
-        self._samples: deque[Sample] = deque(maxlen=SAMPLES)
         self._status_at = self._tried = -1e9
 
     # Snapshots
@@ -217,13 +160,10 @@ class Broker:
         status = self.snapshot.status
         if now - self._status_at >= STATUS_EVERY or self.snapshot.missing:
             status, self._status_at = self.app.ask("status"), now
-        sample = _sample(now, metrics, queues)
-        if self._samples and (
-            now - self._samples[-1].at > IDLE or sample.ended < self._samples[-1].ended
-        ):
-            self._samples.clear()  # no page was open for a while, or the broker started again
-        self._samples.append(sample)
-        return Snapshot(time.time(), metrics, queues, status, tuple(self._samples), "")
+        sample = sample_of(metrics, now, {row["name"]: row["waiting"] for row in queues})
+        # It begins anew if no page was open for a while.
+        history = self.snapshot.history.added(sample, gap=IDLE)
+        return Snapshot(time.time(), metrics, queues, status, history, "")
 
     # Reads
 
@@ -320,20 +260,51 @@ class Broker:
         """Return the schedules by name, with next fire time and the state of the last job."""
         self.check()
         stored = self.app.schedules.list()
-        ids = [each.last_job for each in stored if each.last_job]
-        states: dict[str, str] = {}
-        for first in range(0, len(ids), 1000):
-            states.update(self.app.ask("state", {"ids": ids[first : first + 1000]}))
+        states = self._states([each.last_job for each in stored if each.last_job])
         return [
             {
-                "name": each.name, "task": each.task, "queue": each.queue, "trigger": each.trigger,
-                "enabled": each.enabled, "source": each.source, "remaining": each.remaining,
-                "next": self.app.schedules.next_fire_time(each),
-                "last": each.last_fire_time if each.last_job else None,
-                "last_job": each.last_job, "state": states.get(each.last_job, ""),
+                "schedule": each, "next": next(iter(self._fire_times(each, 1)), None),
+                "state": states.get(each.last_job, ""),
             }
             for each in stored
         ]  # fmt: skip
+
+    def schedule(self, name: str) -> tuple[Schedule, list[float], list[dict[str, Any]]]:
+        """Return a schedule, its next fire times, and jobs that it fired, the latest first.
+
+        Raises:
+            ScheduleNotFound: There is none of this name.
+        """
+        self.check()
+        schedule = self.app.schedules.get(name)
+        ids = [schedule.last_job] if schedule.last_job else []
+        with _trigger_of(schedule):
+            ids += [each for each in self.app.schedules.past_jobs(schedule) if each not in ids]
+        states, fired = self._states(ids), []
+        for job_id in [each for each in ids if states[each]][:FIRED_JOBS]:
+            with contextlib.suppress(JobNotFound):  # forgotten meanwhile
+                fired.append(self.job(job_id, args=False))
+        return schedule, self._fire_times(schedule, NEXT_TIMES), fired
+
+    def _states(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the states of jobs, "" for unknown ones."""
+        states: dict[str, str] = {}
+        for first in range(0, len(ids), 1000):
+            states.update(self.ask("state", {"ids": ids[first : first + 1000]}))
+        return states
+
+    def _fire_times(self, schedule: Schedule, number: int) -> list[float]:
+        """Return the next fire times, fewer if it ends earlier or its trigger is not known here."""
+        schedules, times = self.app.schedules, list[float]()
+        bare = replace(schedule, jitter=0.0)
+        with _trigger_of(schedule):
+            while len(times) < min(number, number if bare.remaining is None else bare.remaining):
+                following = schedules.next_fire_time(bare)
+                if following is None or following <= (bare.last_fire_time or 0.0):
+                    break
+                times.append(following + schedule.jitter_at(following, schedules.store.identity))
+                bare = replace(bare, last_fire_time=following)
+        return times
 
     # Actions
 
@@ -361,17 +332,15 @@ class Broker:
         return answer
 
 
-def _sample(at: float, metrics: Row, queues: Sequence[Row]) -> Sample:
-    ended: Counter[str] = Counter()
-    delays: Counter[float] = Counter()
-    for row in metrics["jobs"]:
-        ended[row["queue"]] += sum(row["outcomes"].values())
-        bounds, counts, _ = row["wait"]
-        delays.update(dict(zip([*bounds, float("inf")], counts, strict=True)))
-    waiting = {row["name"]: row["waiting"] for row in queues}
-    names = sorted(waiting, key=lambda name: -ended[name])[:MAX_QUEUES]
-    by_queue = {name: (ended[name], waiting[name]) for name in names}
-    return Sample(at, sum(ended.values()), sum(waiting.values()), by_queue, delays)
+@contextlib.contextmanager
+def _trigger_of(schedule: Schedule) -> Iterator[None]:
+    """End the block if the trigger of a schedule, which may be a plugin's, fails in it."""
+    try:
+        yield
+    except EventMQError:
+        raise
+    except Exception:
+        logger.exception("the trigger of schedule %r failed", schedule.name)
 
 
 def attention(snapshot: Snapshot) -> list[str]:

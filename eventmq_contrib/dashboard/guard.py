@@ -37,6 +37,9 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 MAX_FORM: Final = 256 * 1024
 MAX_FIELDS: Final = 1100
 
+#: For how long a browser may keep a file; its link changes with its content.
+FILES_KEPT: Final = "public, max-age=86400"
+
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -108,6 +111,8 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                if local_path(scope).startswith("/static/") and message["status"] == 200:  # noqa: PLR2004
+                    headers["Cache-Control"] = FILES_KEPT
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)

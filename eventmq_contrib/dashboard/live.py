@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from eventmq_contrib.dashboard.data import Brokers, Snapshot, attention
 from eventmq_contrib.dashboard.shapes import sparkline
-from eventmq_contrib.dashboard.words import clock, duration, figure, shown
+from eventmq_contrib.dashboard.words import clock, figure, shown
+from eventmq_contrib.figures import duration
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+
+    from eventmq_contrib.figures import History
 
 __all__ = ["MAX_STREAMS", "Streams", "cells_of"]
 
@@ -55,28 +58,30 @@ def cells_of(snapshot: Snapshot) -> dict[str, str]:
         cells["workers"] = figure(len(workers))
         used, slots = sum(row[1] for row in workers), sum(row[2] for row in workers)
         cells["slots"] = f"{used:,} of {slots:,}"
-        cells["rate"] = figure(snapshot.rate())
-        for name, value in zip(("p50", "p95", "p99"), snapshot.delays(), strict=True):
-            cells[name] = "-" if value is None else f"≤ {duration(value)}"
-        cells["spark/rate"] = sparkline(snapshot.rates())
-        cells["spark/waiting"] = sparkline(snapshot.waiting())
-        order = sorted(queues, key=lambda row: snapshot.rate(row["name"]) + row["waiting"])
-        drawn = {row["name"] for row in order[-MAX_SPARKLINES:]}
+        history = snapshot.history
+        cells |= {f"p{share}": history.start_delay(share / 100) for share in (50, 95, 99)}
+        order = sorted(queues, key=lambda row: _rate(history, row["name"]) + row["waiting"])
+        drawn = {"", *(row["name"] for row in order[-MAX_SPARKLINES:])}
+        for name in ("", *(row["name"] for row in queues)):
+            prefix = f"queue/{name}/" if name else ""
+            cells[f"{prefix}rate"] = figure(_rate(history, name))
+            if name in drawn:
+                cells[f"spark/{prefix}rate"] = sparkline(history.rates("ended", name))
+                cells[f"spark/{prefix}waiting"] = sparkline(history.values("waiting", name))
         for row in queues:
             prefix = f"queue/{row['name']}/"
             cells |= {f"{prefix}{name}": figure(row[name]) for name in (*TOTALS, "workers")}
             cells[f"{prefix}waited"] = duration(row["waited"]) if row["waited"] else "-"
-            cells[f"{prefix}rate"] = figure(snapshot.rate(row["name"]))
-            if row["name"] not in drawn:
-                continue
-            cells[f"spark/{prefix}rate"] = sparkline(snapshot.rates(row["name"]))
-            cells[f"spark/{prefix}waiting"] = sparkline(snapshot.waiting(row["name"]))
     cells["missing"] = ""
     if snapshot.missing:
         since = f" What is shown is from {clock(snapshot.at)} UTC." if snapshot.at else ""
         cells["missing"] = f"The broker is missing: {snapshot.missing}{since}"
     cells["shape"] = sha256(json.dumps(shape).encode()).hexdigest()[:16]
     return {key: str(shown(text)) for key, text in cells.items()}
+
+
+def _rate(history: History, queue: str) -> float:
+    return history.rate("ended", queue) or 0.0
 
 
 class Streams:

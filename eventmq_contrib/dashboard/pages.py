@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -11,19 +12,21 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from eventmq.cli import to_json
-from eventmq.errors import EventMQError, ProtocolError, QueueNotFound
-from eventmq.sdk import decode_error
+from eventmq.errors import EventMQError, ProtocolError, QueueNotFound, SettingsError
+from eventmq.sdk import find_zone
 from eventmq_contrib.dashboard import words
 from eventmq_contrib.dashboard.data import attention
 from eventmq_contrib.dashboard.live import MAX_STREAMS
 from eventmq_contrib.dashboard.shapes import draw, waterfall
-from eventmq_contrib.dashboard.web import dashboard_of, static_file
+from eventmq_contrib.dashboard.web import dashboard_of, of_broker
+from eventmq_contrib.figures import duration, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from starlette.requests import Request
 
+    from eventmq_contrib.dashboard.web import Visit
 
 __all__ = ["FILTERS", "ROUTES", "filters_of"]
 
@@ -62,13 +65,11 @@ def filters_of(values: Any, names: tuple[str, ...] = FILTERS) -> dict[str, Any]:
         text = values.get(name, "").strip()
         if len(text) > 500:  # noqa: PLR2004 - no name is as long
             raise ProtocolError(f"the filter {name} is longer than 500 characters", code="too-long")
-        if name in {"since", "until"} and text:
-            try:
-                filters[name] = words.read_time(text)
-            except ValueError as error:
-                raise ProtocolError(str(error), code="bad-time") from None
-        elif text:
-            filters[name] = text
+        try:
+            if text:
+                filters[name] = words.read_time(text) if name in {"since", "until"} else text
+        except ValueError as error:
+            raise ProtocolError(str(error), code="bad-time") from None
     return filters
 
 
@@ -81,60 +82,43 @@ async def home(request: Request) -> Response:
     return RedirectResponse(dashboard.link(request, found.name), 302)
 
 
-async def overview(request: Request) -> Response:
+async def overview(visit: Visit) -> Response:
     """Show the figures of a broker, and what needs attention."""
-    dashboard = dashboard_of(request)
-    broker = dashboard.broker(request)
-    snapshot = await dashboard.brokers.snapshot(broker)
     busiest = sorted(
-        snapshot.queues,
+        visit.snapshot.queues,
         key=lambda row: (row["waiting"] + row["running"], row["failed"]),
         reverse=True,
     )
-    return dashboard.page(
-        request, "overview.html", broker, attention=attention(snapshot), queues=busiest[:20],
-        status=200,
-    )  # fmt: skip
+    return visit.page("overview.html", attention=attention(visit.snapshot), rows=busiest[:20])
 
 
-async def queues(request: Request) -> Response:
+def _table(visit: Visit, template: str, rows: list[Any], **values: Any) -> Response:
+    """Return a page whose table has the first `MAX_ROWS` rows."""
+    return visit.page(template, rows=rows[:MAX_ROWS], more=len(rows) - MAX_ROWS, **values)
+
+
+async def queues(visit: Visit) -> Response:
     """List the queues."""
-    dashboard = dashboard_of(request)
-    broker = dashboard.broker(request)
-    snapshot = await dashboard.brokers.snapshot(broker)
-    rows = sorted(snapshot.queues, key=lambda row: row["name"])
-    return dashboard.page(
-        request, "queues.html", broker, queues=rows[:MAX_ROWS], more=len(rows) - MAX_ROWS
-    )
+    return _table(visit, "queues.html", sorted(visit.snapshot.queues, key=lambda row: row["name"]))
 
 
-async def queue(request: Request) -> Response:
+async def queue(visit: Visit) -> Response:
     """Show one queue."""
-    dashboard = dashboard_of(request)
-    broker, name = dashboard.broker(request), request.path_params["name"]
-    draining = "drain" in request.query_params
-    snapshot = await dashboard.brokers.snapshot(broker)
-    if draining:
-        snapshot = await dashboard.brokers.run(broker.refresh, 0.0)
-    broker.check()
+    name, draining = visit.path("name"), "drain" in visit.query
+    snapshot = await visit.run(visit.broker.refresh, 0.0) if draining else visit.snapshot
+    visit.broker.check()
     row = next((row for row in snapshot.queues if row["name"] == name), None)
     if row is None:
-        raise QueueNotFound(f"broker {broker.name} has no queue {name[:80]!r}")
-    of_tasks = (row for row in snapshot.metrics["jobs"] if row["queue"] == name)
-    jobs = [row for row in of_tasks if row["task"] or row["submitted"]][:MAX_ROWS]
-    return dashboard.page(request, "queue.html", broker, queue=row, jobs=jobs, draining=draining)
+        raise QueueNotFound(f"broker {visit.broker.name} has no queue {name[:80]!r}")
+    of_queue = [row for row in snapshot.metrics["jobs"] if row["queue"] == name]
+    rows = [row for row in of_queue if row["task"] or row["submitted"]]
+    return _table(visit, "queue.html", rows, queue=row, draining=draining)
 
 
-async def workers(request: Request) -> Response:
+async def workers(visit: Visit) -> Response:
     """List the workers."""
-    dashboard = dashboard_of(request)
-    broker = dashboard.broker(request)
-    await dashboard.brokers.snapshot(broker)
-    rows = await dashboard.brokers.run(broker.ask, "workers")
-    rows.sort(key=lambda row: row["name"])
-    return dashboard.page(
-        request, "workers.html", broker, workers=rows[:MAX_ROWS], more=len(rows) - MAX_ROWS
-    )
+    rows = await visit.run(visit.broker.ask, "workers")
+    return _table(visit, "workers.html", sorted(rows, key=lambda row: row["name"]))
 
 
 # Jobs
@@ -145,76 +129,52 @@ def shown_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "error": error_text(row.get("error")), "ran": row.get("ran") or None}
 
 
-def error_text(error: Any) -> str:
-    """Return an error of a job as text: type and message."""
-    if isinstance(error, bytes):
-        error = decode_error(error)
-    if error is None:
-        return ""
-    return f"{error.type.rpartition('.')[2]}: {error.message}".removeprefix(": ")
-
-
-async def jobs(request: Request) -> Response:
+async def jobs(visit: Visit) -> Response:
     """List jobs, the newest first, page by page."""
-    return await _listing(request, "jobs", ("state", "queue", "task", "key", "since", "until"))
+    names = ("state", "queue", "task", "key", "since", "until")
+    return await _listing(visit, "jobs", names)
 
 
-async def failed(request: Request) -> Response:
+async def failed(visit: Visit) -> Response:
     """List failed jobs by fingerprint, or those that match, the newest failure first."""
-    query = request.query_params
-    if not {"list", "cursor", "error", "text"} & {*query}:
-        return await _failures(request)
-    names = ("queue", "task", "error", "text", "since", "until")
-    return await _listing(request, "failed", names)
+    if not {"list", "cursor", "error", "text"} & {*visit.query}:
+        return await _listing(visit, "failures", ("queue", "task", "since"))
+    return await _listing(visit, "failed", ("queue", "task", "error", "text", "since", "until"))
 
 
-async def _listing(request: Request, listing: str, names: tuple[str, ...]) -> Response:
-    dashboard = dashboard_of(request)
-    broker = dashboard.broker(request)
-    await dashboard.brokers.snapshot(broker)
-    filters, query = filters_of(request.query_params, names), request.query_params
-    cursor = query.get("cursor", "")[:500]
-    found = await dashboard.brokers.run(broker.page, listing, filters, cursor, ROWS)
-    given = {name: query.get(name, "").strip() for name in names}
-    return dashboard.page(
-        request, f"{listing}.html", broker, rows=[shown_row(row) for row in found.rows],
-        found=found, filters=given, tasks=broker.tasks(), states=STATES, first=not cursor,
+async def _listing(visit: Visit, listing: str, names: tuple[str, ...]) -> Response:
+    broker, filters = visit.broker, filters_of(visit.query, names)
+    cursor = visit.query.get("cursor", "")[:500]
+    if listing == "failures":
+        found = await visit.run(broker.failures, filters)
+        rows = found.rows[:MAX_ROWS]
+    else:
+        found = await visit.run(broker.page, listing, filters, cursor, ROWS)
+        rows = [shown_row(row) for row in found.rows]
+    given = {name: visit.query.get(name, "").strip() for name in names}
+    return visit.page(
+        "failures.html" if listing == "failures" else "jobs.html", rows=rows, found=found,
+        filters=given, tasks=broker.tasks(), states=STATES, first=not cursor,
+        page="jobs" if listing == "jobs" else "failed",
         chosen={name: value for name, value in given.items() if value},
     )  # fmt: skip
 
 
-async def _failures(request: Request) -> Response:
-    dashboard = dashboard_of(request)
-    broker = dashboard.broker(request)
-    await dashboard.brokers.snapshot(broker)
-    names, query = ("queue", "task", "since"), request.query_params
-    filters = filters_of(query, names)
-    found = await dashboard.brokers.run(broker.failures, filters)
-    given = {name: query.get(name, "").strip() for name in names}
-    return dashboard.page(
-        request, "failures.html", broker, groups=found.rows[:MAX_ROWS], found=found,
-        filters=given, tasks=broker.tasks(),
-        chosen={name: value for name, value in given.items() if value},
-    )  # fmt: skip
-
-
-async def job(request: Request) -> Response:
+async def job(visit: Visit) -> Response:
     """Show one job: its history, errors, arguments, logs, graph and waterfall."""
-    dashboard = dashboard_of(request)
-    broker, job_id = dashboard.broker(request), request.path_params["id"]
-    await dashboard.brokers.snapshot(broker)
-    may_see = request.state.user.is_operator or dashboard.show_arguments
-    info = await dashboard.brokers.run(broker.job, job_id, args=may_see)
+    broker, job_id = visit.broker, visit.path("id")
+    may_see = visit.user.is_operator or visit.dashboard.show_arguments
+    info = await visit.run(broker.job, job_id, args=may_see)
     rows, size, problem = [info], 1, ""
     if info["root"]:
         try:
-            rows, size = await dashboard.brokers.run(broker.graph, job_id)
+            rows, size = await visit.run(broker.graph, job_id)
         except EventMQError as error:
             problem = str(error)
     bars, whole = waterfall(rows, time.time())
     unfinished = size > len(rows) or any(row["state"] not in ENDED for row in rows)
-    return dashboard.page(
-        request, "job.html", broker, job=shown_row(info), steps=steps_of(info), attempts=[
+    return visit.page(
+        "job.html", job=shown_row(info), steps=steps_of(info), attempts=[
             {**each, "error": error_text(each["error"]), "traceback": traceback_of(each["error"])}
             for each in info["attempts"]
         ],
@@ -230,65 +190,84 @@ def traceback_of(error: Any) -> str:
     return (error and error.traceback) or ""
 
 
-def _arguments(info: Mapping[str, Any]) -> tuple[list[str], dict[str, str], str]:
-    """Return positional and keyword arguments as text, and why there are none."""
-    args = [words.cut(to_json(value)) for value in info.get("args") or ()]
-    named = {
-        str(key): words.cut(to_json(value)) for key, value in (info.get("kwargs") or {}).items()
-    }
-    return args, named, info.get("args_note") or ""
+def _arguments(info: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of a job as text, one each, or why there are none."""
+    if info.get("args_note"):
+        return [info["args_note"]]
+    named = (info.get("kwargs") or {}).items()
+    return [
+        *(words.cut(to_json(value)) for value in info.get("args") or ()),
+        *(f"{name} = {words.cut(to_json(value))}" for name, value in named),
+    ]
 
 
 def steps_of(info: Mapping[str, Any]) -> list[tuple[float, str, str]]:
     """Return the history of a job, the earliest step first: Unix time, state and sentence."""
+
+    def where(row: Mapping[str, Any]) -> str:
+        worker = f" on {row['worker']}" if row["worker"] else ""
+        return worker + (f" after {duration(row['ran'])}" if row["ran"] else "")
+
+    attempt = f"attempt {info['attempt']}"
     steps = [(info["created"], "queued", f"submitted to queue {info['queue']}")]
     for row in info["attempts"]:
-        worker = f" on {row['worker']}" if row["worker"] else ""
-        after = f" after {words.duration(row['ran'])}" if row["ran"] else ""
-        text = f"attempt {row['attempt']} failed{worker}{after}: {error_text(row['error'])}"
+        text = f"attempt {row['attempt']} failed{where(row)}: {error_text(row['error'])}"
         steps.append((row["at"], "failed", text))
-    if info["state"] == "delayed" and info["due"]:
-        steps.append((info["due"], "delayed", f"attempt {info['attempt']} is due"))
-    if info["state"] == "running" and info.get("leased"):
-        text = f"attempt {info['attempt']} was handed to {info['worker']}"
-        steps.append((info["leased"], "running", text))
+    if info["state"] == "delayed":
+        steps.append((info["due"], "delayed", f"{attempt} is due"))
+    if info["state"] == "running":
+        steps.append((info.get("leased"), "running", f"{attempt} was handed to {info['worker']}"))
     if info["finished"] and info["state"] != "failed":
-        worker = f" on {info['worker']}" if info["worker"] else ""
-        after = f" after {words.duration(info['ran'])}" if info["ran"] else ""
-        steps.append((info["finished"], info["state"], f"{info['state']}{worker}{after}"))
+        steps.append((info["finished"], info["state"], f"{info['state']}{where(info)}"))
     return sorted((step for step in steps if step[0]), key=lambda step: step[0])
 
 
 # Schedules
 
 
-async def schedules(request: Request) -> Response:
+async def schedules(visit: Visit) -> Response:
     """List the schedules."""
-    dashboard = dashboard_of(request)
-    broker = dashboard.broker(request)
-    await dashboard.brokers.snapshot(broker)
-    rows = await dashboard.brokers.run(broker.schedules)
-    for row in rows:
-        row["trigger"] = trigger_text(row["trigger"])
-    return dashboard.page(
-        request, "schedules.html", broker, schedules=rows[:MAX_ROWS], more=len(rows) - MAX_ROWS
-    )
+    rows = await visit.run(visit.broker.schedules)
+    return _table(visit, "schedules.html", rows, when=trigger_text)
+
+
+async def schedule(visit: Visit) -> Response:
+    """Show one schedule: its next fire times, and the jobs that it fired."""
+    found, times, fired = await visit.run(visit.broker.schedule, visit.path("name"))
+    zone = _options(found.trigger).get("tz") or "UTC"
+    try:
+        local = find_zone(zone)
+    except (SettingsError, TypeError):
+        zone, local = "UTC", timezone.utc
+    return visit.page(
+        "schedule.html", schedule=found, when=trigger_text, times=times, zone=zone, local=local,
+        rows=[shown_row(row) for row in fired],
+    )  # fmt: skip
+
+
+def _options(trigger: str) -> dict[str, Any]:
+    """Return the options in the text of a trigger, none if they are malformed."""
+    try:
+        value = json.loads(trigger.partition(":")[2] or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def trigger_text(trigger: str) -> str:
     """Return a trigger for people: ``every 30 s``, ``cron 0 3 * * *, zone Europe/Paris``."""
     name, _, text = trigger.partition(":")
+    options = _options(trigger)
     try:
-        options = json.loads(text or "{}")
-        zone = f", zone {options['tz']}" if options.get("tz") else ""
         if name == "every":
             seconds = float(options["seconds"])
-            return f"every {seconds:g} s" if seconds % 60 else f"every {words.duration(seconds)}"
+            return f"every {seconds:g} s" if seconds % 60 else f"every {duration(seconds)}"
         if name == "cron":
+            zone = f", zone {options['tz']}" if options.get("tz") else ""
             return f"cron {options['expression']}{zone}"
         if name == "at":
             return f"at {words.clock(float(options['moment']))} UTC"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError):
         pass
     return f"{name} {text}".strip()
 
@@ -296,25 +275,21 @@ def trigger_text(trigger: str) -> str:
 # Bulk operations
 
 
-async def bulk(request: Request) -> Response:
+async def bulk(visit: Visit) -> Response:
     """Show the progress of a bulk operation; nothing starts here."""
-    dashboard = dashboard_of(request)
-    broker = dashboard.broker(request)
-    await dashboard.brokers.snapshot(broker)
-    bulk_id = request.path_params["id"]
+    bulk_id, total = visit.path("id"), visit.query.get("total", "")
     try:
-        progress = await dashboard.brokers.run(broker.bulk, bulk_id)
+        progress = await visit.run(visit.broker.bulk, bulk_id)
     except ProtocolError:
         raise ProtocolError(
             f"the broker does not know a bulk operation {bulk_id[:40]!r}, or has forgotten it: it "
             "keeps the last hundred that ended",
             code="no-bulk",
         ) from None
-    total = request.query_params.get("total", "")
     number = int(total) if total.isascii() and total.isdigit() and len(total) < 10 else 0  # noqa: PLR2004
-    return dashboard.page(
-        request, "bulk.html", broker, progress=progress, total=number,
-        at_least="least" in request.query_params, back=request.query_params.get("back", ""),
+    return visit.page(
+        "bulk.html", progress=progress, total=number, at_least="least" in visit.query,
+        back=visit.query.get("back", ""),
     )  # fmt: skip
 
 
@@ -323,14 +298,12 @@ async def bulk(request: Request) -> Response:
 
 async def live(request: Request) -> Response:
     """Answer with a stream of events; 503 if there are as many as are allowed."""
-    dashboard = dashboard_of(request)
-    if dashboard.streams.open >= MAX_STREAMS:
+    streams = dashboard_of(request).streams
+    if streams.open >= MAX_STREAMS:
         text = f"{MAX_STREAMS} streams are open already; ask /live.json instead"
         return JSONResponse({"error": text}, 503, {"Retry-After": "30"})
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(
-        dashboard.streams.events(), media_type="text/event-stream", headers=headers
-    )
+    return StreamingResponse(streams.events(), media_type="text/event-stream", headers=headers)
 
 
 async def live_cells(request: Request) -> Response:
@@ -360,14 +333,14 @@ ROUTES = [
     Route("/live", live),
     Route("/live.json", live_cells),
     Route("/report", report),
-    Route("/static/{name}", static_file),
-    Route("/b/{broker}/", overview),
-    Route("/b/{broker}/queues", queues),
-    Route("/b/{broker}/queues/{name:path}", queue),
-    Route("/b/{broker}/workers", workers),
-    Route("/b/{broker}/jobs", jobs),
-    Route("/b/{broker}/jobs/{id:path}", job),
-    Route("/b/{broker}/failed", failed),
-    Route("/b/{broker}/schedules", schedules),
-    Route("/b/{broker}/bulk/{id}", bulk),
+    of_broker("", overview),
+    of_broker("queues", queues),
+    of_broker("queues/{name:path}", queue),
+    of_broker("workers", workers),
+    of_broker("jobs", jobs),
+    of_broker("jobs/{id:path}", job),
+    of_broker("failed", failed),
+    of_broker("schedules", schedules),
+    of_broker("schedules/{name:path}", schedule),
+    of_broker("bulk/{id}", bulk),
 ]

@@ -1,4 +1,4 @@
-"""The ASGI application without its routes: pages from templates, links, notes, and errors.
+"""The ASGI application without its routes: visits, pages from templates, links, notes, and errors.
 
 Handlers are in `eventmq_contrib.dashboard.pages` and `eventmq_contrib.dashboard.actions`.
 """
@@ -10,57 +10,48 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import escape
 from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
 
-from eventmq.errors import (
-    BrokerUnavailable,
-    EventMQError,
-    JobNotFound,
-    NotAllowed,
-    ProtocolError,
-    QueueNotFound,
-    ScheduleNotFound,
-    SettingsError,
-)
+from eventmq import errors
+from eventmq.errors import EventMQError
 from eventmq_contrib.dashboard import words
-from eventmq_contrib.dashboard.access import (
-    Access,
-    TokenAccess,
-    User,
-)
+from eventmq_contrib.dashboard.access import Access, TokenAccess, User
 from eventmq_contrib.dashboard.data import Broker, Brokers, Busy
 from eventmq_contrib.dashboard.guard import Guard, form_token
 from eventmq_contrib.dashboard.live import Streams
+from eventmq_contrib.figures import duration
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from starlette.requests import Request
-    from starlette.routing import Route
     from starlette.types import Receive, Scope, Send
 
     from eventmq import EventMQ
+    from eventmq_contrib.dashboard.data import Snapshot
 
-__all__ = ["Dashboard", "dashboard_of", "root_of", "static_file", "status_of"]
+__all__ = ["Dashboard", "Visit", "dashboard_of", "of_broker"]
 
 logger = logging.getLogger("eventmq.dashboard")
 
 #: Notes that wait for their page, and seconds for which they do.
 MAX_NOTES, NOTE_SECONDS = 1000, 300.0
 
-#: Seconds for which a browser may keep a file; its link changes with its content.
-FILES_KEPT: Final = 86_400
+_FOLDER = Path(__file__).parent
 
-_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+T = TypeVar("T")
 
 _TITLES = {
     400: "This cannot be done", 401: "Who are you?", 403: "Not allowed", 404: "Not found",
@@ -69,14 +60,10 @@ _TITLES = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=1)
-def _files() -> dict[str, bytes]:
-    folder = Path(__file__).parent / "static"
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in _TYPES}
-
-
+@lru_cache
 def _version(name: str) -> str:
-    return sha256(_files()[name]).hexdigest()[:12]
+    """Return what changes in links with the content of a file."""
+    return sha256((_FOLDER / "static" / name).read_bytes()).hexdigest()[:12]
 
 
 class Dashboard:
@@ -117,11 +104,10 @@ class Dashboard:
         )  # fmt: skip
         self._environment.filters |= {
             "age": words.age, "clock": words.clock, "figure": words.figure,
-            "raw": escape, "duration": words.duration, "one_line": words.one_line,
-            "size": words.size,
+            "raw": escape, "duration": duration, "one_line": words.one_line, "size": words.size,
         }  # fmt: skip
         inside = Starlette(
-            routes=routes,
+            routes=[Route("/static/{name}", StaticFiles(directory=_FOLDER)), *routes],
             exception_handlers={EventMQError: self._failed, 404: self._no_page, 405: self._no_page},
             lifespan=self._lifespan,
         )
@@ -146,18 +132,6 @@ class Dashboard:
 
     # For handlers
 
-    def broker(self, request: Request) -> Broker:
-        """Return the broker that the path names.
-
-        Raises:
-            EventMQError: There is none of this name.
-        """
-        name = request.path_params["broker"]
-        if name not in self.brokers.brokers:
-            known = ", ".join(self.brokers.brokers)
-            raise _Unknown(f"this dashboard has no broker {name[:80]!r}; it has: {known}")
-        return self.brokers.brokers[name]
-
     def note(self, text: str) -> str:
         """Keep a text that the next page shows once; return its key."""
         key = secrets.token_urlsafe(9)
@@ -168,24 +142,15 @@ class Dashboard:
 
     def link(self, request: Request, broker: str, page: str = "", **query: object) -> str:
         """Return a link below the mount point; names of jobs and queues are parts of ``page``."""
-        path = f"{root_of(request)}/b/{quote(broker, safe='')}/{page}"
+        path = f"{_root_of(request)}/b/{quote(broker, safe='')}/{page}"
         sign = "&" if "?" in page else "?"
         chosen = {name: value for name, value in query.items() if value not in (None, "")}
         return f"{path}{sign}{urlencode(chosen, doseq=True)}" if chosen else path
 
-    def redirect(self, request: Request, broker: str, page: str, note: str = "") -> Response:
-        """Return a redirect to a page, which shows a note."""
-        key = self.note(note) if note else ""
-        return RedirectResponse(self.link(request, broker, page, note=key), 303)
-
     def page(
-        self,
-        request: Request,
-        template: str,
-        broker: Broker | None,
-        status: int = 200,
+        self, request: Request, template: str, broker: Broker | None, *, status: int = 200,
         **values: Any,
-    ) -> Response:
+    ) -> Response:  # fmt: skip
         """Return a page.
 
         Args:
@@ -199,23 +164,19 @@ class Dashboard:
         name = broker.name if broker is not None else ""
         until, note = self._notes.pop(request.query_params.get("note", ""), (0.0, ""))
         text = self._environment.get_template(template).render(
-            user=user,
+            user=user, broker=name, root=_root_of(request), report=self.report is not None,
             note=note if time.monotonic() < until else "",
             form_token=form_token(self.access, user) if user is not None else "",
-            broker=name,
             brokers=self.brokers.brokers if user is not None else {},
             snapshot=broker.snapshot if broker is not None else None,
             cells=self.streams.cells(name) if broker is not None else {},
-            root=root_of(request),
-            static=lambda file: f"{root_of(request)}/static/{file}?{_version(file)}",
+            static=lambda file: f"{_root_of(request)}/static/{file}?{_version(file)}",
             link=lambda page="", **query: self.link(request, name, page, **query),
             link_to=lambda other: self.link(request, other),
             quote=lambda each: quote(each, safe=""),
             here=f"{quote(request.scope['path'])}?{request.scope['query_string'].decode('latin-1')}",
-            report=self.report is not None,
-            now=time.time(),
             **values,
-        )
+        )  # fmt: skip
         return HTMLResponse(text, status)
 
     def error_page(self, request: Request, status: int, text: str) -> Response:
@@ -224,12 +185,14 @@ class Dashboard:
         known = getattr(request.state, "user", None) is not None
         name = request.path_params.get("broker", "") if known else ""
         return self.page(
-            request, "error.html", self.brokers.brokers.get(name), status,
+            request, "error.html", self.brokers.brokers.get(name), status=status,
             title=_TITLES.get(status, "Error"), text=text, takes_token=takes_token and not known,
         )  # fmt: skip
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        return self.error_page(request, status_of(error), _sentence(error))
+        status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 502)
+        text = str(error) or type(error).__name__
+        return self.error_page(request, status, f"{text[:1].upper()}{text[1:]}.")
 
     async def _no_page(self, request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 404)
@@ -242,23 +205,13 @@ class _Unknown(EventMQError):
 
 #: Errors -> status of the answer; the first match decides.
 _STATUSES: tuple[tuple[type[EventMQError], int], ...] = (
-    (Busy, 503), (BrokerUnavailable, 503), (JobNotFound, 404), (QueueNotFound, 404),
-    (ScheduleNotFound, 404), (_Unknown, 404), (NotAllowed, 403), (SettingsError, 400),
-    (ProtocolError, 400),
+    (Busy, 503), (errors.BrokerUnavailable, 503), (errors.JobNotFound, 404),
+    (errors.QueueNotFound, 404), (errors.ScheduleNotFound, 404), (_Unknown, 404),
+    (errors.NotAllowed, 403), (errors.SettingsError, 400), (errors.ProtocolError, 400),
 )  # fmt: skip
 
 
-def status_of(error: Exception) -> int:
-    """Return the HTTP status of an expected error."""
-    return next((code for kind, code in _STATUSES if isinstance(error, kind)), 502)
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-def root_of(request: Request) -> str:
+def _root_of(request: Request) -> str:
     """Return the mount point, without a slash at its end."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
@@ -269,11 +222,67 @@ def dashboard_of(request: Request) -> Dashboard:
     return found
 
 
-async def static_file(request: Request) -> Response:
-    """Answer with a file of the package."""
-    name = request.path_params["name"]
-    content = _files().get(name)
-    if content is None:
-        return dashboard_of(request).error_page(request, 404, "There is no such file here.")
-    headers = {"Cache-Control": f"public, max-age={FILES_KEPT}"}
-    return Response(content, media_type=_TYPES[Path(name).suffix], headers=headers)
+class Visit:
+    """A request about one broker, for the handler of its page or action.
+
+    Attributes:
+        request: The request.
+        dashboard: The dashboard.
+        broker: The broker that the path names.
+        user: Who makes the request.
+        query: The query of the address.
+
+    Raises:
+        EventMQError: The dashboard has no such broker.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request, self.query = request, request.query_params
+        self.dashboard = dashboard_of(request)
+        self.user: User = request.state.user
+        name, brokers = request.path_params["broker"], self.dashboard.brokers.brokers
+        if name not in brokers:
+            known = ", ".join(brokers)
+            raise _Unknown(f"this dashboard has no broker {name[:80]!r}; it has: {known}")
+        self.broker = brokers[name]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The last answers of the broker."""
+        return self.broker.snapshot
+
+    def path(self, name: str) -> str:
+        """Return a part of the path."""
+        return str(self.request.path_params[name])
+
+    async def run(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run a function that asks the broker; see `Brokers.run`."""
+        return await self.dashboard.brokers.run(function, *arguments, **named)
+
+    def page(self, template: str, **values: Any) -> Response:
+        """Return a page of a template and its values."""
+        return self.dashboard.page(self.request, template, self.broker, **values)
+
+    def link(self, page: str, **query: object) -> str:
+        """Return a link to a page of the broker."""
+        return self.dashboard.link(self.request, self.broker.name, page, **query)
+
+    def redirect(self, page: str, note: str) -> Response:
+        """Return a redirect to a page, which shows a note."""
+        return RedirectResponse(self.link(page, note=note and self.dashboard.note(note)), 303)
+
+
+def of_broker(
+    path: str, handler: Callable[[Visit], Awaitable[Response]], method: str = "GET"
+) -> Route:
+    """Return the route of a handler whose path begins with the name of a broker.
+
+    It is called when there is a snapshot of the broker, or it is known to be missing.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        visit = Visit(request)
+        await visit.dashboard.brokers.snapshot(visit.broker)
+        return await handler(visit)
+
+    return Route(f"/b/{{broker}}/{path}", endpoint, methods=[method])

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime, timezone
-from typing import Final
+from datetime import datetime, timezone, tzinfo
 
 from eventmq.cli import printable
+from eventmq_contrib.figures import duration
 
-__all__ = ["age", "clock", "cut", "duration", "figure", "one_line", "read_time", "shown", "size"]
-
-#: Lowest number of seconds, the unit, and its seconds.
-_UNITS: Final = (
-    (86_400.0, "d", 86_400.0), (3600.0, "h", 3600.0), (60.0, "min", 60.0), (1.0, "s", 1.0),
-    (1e-4, "ms", 1e-3), (0.0, "us", 1e-6),
-)  # fmt: skip
+__all__ = ["age", "clock", "cut", "figure", "one_line", "read_time", "shown", "size"]
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])(?: ago)?")
 
@@ -45,17 +39,6 @@ def figure(number: float) -> str:
     return f"{number:,.1f}" if 0 < number < 10 and number != int(number) else f"{number:,.0f}"  # noqa: PLR2004
 
 
-def duration(seconds: float | None) -> str:
-    """Return a length of time: ``37 us``, ``0.27 ms``, ``3 min``; "-" for None."""
-    if seconds is None:
-        return "-"
-    if seconds == float("inf"):
-        return "longer"
-    _, unit, unit_seconds = next(each for each in _UNITS if seconds >= each[0] or not each[0])
-    number = seconds / unit_seconds
-    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"  # noqa: PLR2004
-
-
 def age(timestamp: float | None) -> str:
     """Return the distance of a Unix time from now: ``2 min ago``, ``in 3 h``; "-" for none."""
     if not timestamp:
@@ -66,14 +49,12 @@ def age(timestamp: float | None) -> str:
     return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
 
 
-def clock(timestamp: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a Unix time in UTC; "" for none, or for one that no calendar has."""
+def clock(
+    timestamp: float | None, form: str = "%Y-%m-%d %H:%M:%S", zone: tzinfo = timezone.utc
+) -> str:
+    """Return a Unix time in UTC, or another zone; "" for none, or for one that no calendar has."""
     try:
-        return (
-            datetime.fromtimestamp(timestamp or 0.0, timezone.utc).strftime(form)
-            if timestamp
-            else ""
-        )
+        return datetime.fromtimestamp(timestamp, zone).strftime(form) if timestamp else ""
     except (ValueError, OverflowError, OSError):
         return ""
 

@@ -22,7 +22,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from eventmq.cli import printable
 from eventmq.errors import BrokerUnavailable, EventMQError, NotAllowed, SettingsError
-from eventmq_contrib.top.figures import History, clock
+from eventmq_contrib.figures import History, sample_of
 from eventmq_contrib.top.views import (
     FAILED,
     JOBS,
@@ -34,6 +34,7 @@ from eventmq_contrib.top.views import (
     Filter,
     View,
     cell,
+    clock,
     details,
     fitting,
     overview,
@@ -284,7 +285,7 @@ class Top(App[None]):
             broker.state = "up"
             if request[0] is OVERVIEW:
                 broker.metrics = answer
-                broker.history.add(answer, time.monotonic())
+                broker.history = broker.history.added(sample_of(answer, time.monotonic(), {}))
             elif answer is not None:
                 broker.answer = (request, answer)
         if request != self.request:

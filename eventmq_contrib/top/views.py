@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,18 +12,20 @@ from rich.cells import cell_len
 
 from eventmq.cli import printable
 from eventmq.errors import SettingsError, did_you_mean
-from eventmq.sdk import JobState, decode_error
-from eventmq_contrib.top.figures import COUNTED, History, bars, clock, rate, span
+from eventmq.sdk import JobState
+from eventmq_contrib.figures import COUNTED, History, duration, error_text
 
 __all__ = [
     "FAILED", "JOBS", "OVERVIEW", "QUEUES", "ROWS", "RUNNING", "VIEWS", "WORKERS", "Filter",
-    "View", "cell", "details", "error_text", "fitting", "overview",
+    "View", "bars", "cell", "clock", "details", "fitting", "overview", "rate",
 ]  # fmt: skip
 
 Row = Mapping[str, Any]
 
 #: Rows of a listing of jobs that are asked for and shown.
 ROWS = 200
+
+_BARS = "▁▂▃▄▅▆▇█"
 
 #: Columns with Unix times, shown as ages, and with seconds.
 _AGES = frozenset({"created", "finished", "leased"})
@@ -124,9 +127,9 @@ def cell(column: str, value: object, now: float) -> str:
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
         if column in _AGES:
-            return span(max(0.0, now - value)) if value else "-"
+            return duration(max(0.0, now - value)) if value else "-"
         if column in _SPANS:
-            return span(value) if value else "-"
+            return duration(value) if value else "-"
         return f"{value:,}"
     text = printable(str(value)[:_LONGEST])
     return text[-_ID:] if column == "id" else text
@@ -169,12 +172,23 @@ def fitting(
 # Rows
 
 
-def error_text(error: object) -> str:
-    """Return the error of a job, encoded as the broker sends it, as ``Type: message``."""
-    if not isinstance(error, bytes) or not error:
-        return ""
-    decoded = decode_error(error)
-    return f"{decoded.type.rpartition('.')[2]}: {decoded.message}".removeprefix(": ")
+def rate(value: float | None) -> str:
+    """Return a rate as text; it has a digit after the point if it is small."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}/s" if value >= 10 or not value else f"{value:.1f}/s"  # noqa: PLR2004
+
+
+def clock(timestamp: float) -> str:
+    """Return the local time of day of a Unix time."""
+    return time.strftime("%H:%M:%S", time.localtime(timestamp))
+
+
+def bars(values: Sequence[float], width: int) -> str:
+    """Return the last values as a row of bars, the largest of them at full height."""
+    shown = values[-width:]
+    highest = max(shown, default=0.0) or 1.0
+    return "".join(_BARS[round(value / highest * (len(_BARS) - 1))] for value in shown)
 
 
 def _queue_rows(answer: Sequence[Row]) -> Iterator[Row]:
@@ -222,8 +236,8 @@ def overview(histories: Mapping[str, tuple[Row | None, History, str]]) -> list[R
 def _figures(answer: Row, history: History) -> Iterator[tuple[str, str]]:
     queues, workers = answer["queues"], answer["workers"]
     yield "broker", f"{answer['version']}, {answer['role']}, since {clock(answer['started'])}"
-    yield "ended", rate(history.rate("succeeded", "failed", "cancelled", "expired"))
-    yield "last minute", bars(history.rates("succeeded", "failed", "cancelled", "expired"), 30)
+    yield "ended", rate(history.rate("ended"))
+    yield "last minute", bars(history.rates("ended"), 30)
     for name in COUNTED:
         value = history.rate(name)
         if value or name in {"submitted", "failed"}:
@@ -234,7 +248,7 @@ def _figures(answer: Row, history: History) -> Iterator[tuple[str, str]]:
     for share in (50, 95, 99):
         yield f"start delay {share} %", history.start_delay(share / 100)
     oldest = max((row["oldest"] for row in queues), default=0.0)
-    yield "oldest job waits", span(oldest) if oldest else "-"
+    yield "oldest job waits", duration(oldest) if oldest else "-"
     used, slots = (sum(row[place] for row in workers) for place in (1, 2))
     yield "workers", f"{answer['sessions']}, {used} of {slots} slots busy"
     unserved = [row["name"] for row in queues if row["waiting"] and not row["workers"]]
@@ -254,7 +268,7 @@ def details(info: Row, now: float) -> Iterator[str]:
         yield f"{name:<9} {printable(str(info[name] or '-'))}"
     for name in ("created", "leased", "finished"):
         if info.get(name):
-            yield f"{name:<9} {clock(info[name])}, {span(max(0.0, now - info[name]))} ago"
+            yield f"{name:<9} {clock(info[name])}, {duration(max(0.0, now - info[name]))} ago"
     if "args" not in info:
         yield "arguments not allowed for this key"
     elif info.get("args_note"):

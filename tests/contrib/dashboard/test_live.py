@@ -6,14 +6,16 @@ import asyncio
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from eventmq.errors import BrokerUnavailable, EventMQError
 from eventmq_contrib.dashboard import data, live, words
-from eventmq_contrib.dashboard.data import Brokers, Busy, Sample, Snapshot
+from eventmq_contrib.dashboard.data import Brokers, Busy, Snapshot
 from eventmq_contrib.dashboard.shapes import draw, sparkline, waterfall
+from eventmq_contrib.figures import History, sample_of
 from tests.contrib.dashboard.conftest import TIMEOUT
 from tests.support.system import until
 
@@ -124,37 +126,16 @@ def test_a_broker_that_does_not_answer_ends_the_wait_of_a_page(
 # Figures
 
 
-def sample(at: float, ended: int, waiting: int = 0, **delays: int) -> Sample:
-    bounds = {float(key.strip("d").replace("_", ".")): number for key, number in delays.items()}
-    return Sample(at, ended, waiting, {"mail": (ended, waiting)}, bounds)
-
-
-def test_rates_are_differences_of_counts() -> None:
-    snapshot = Snapshot(samples=[sample(0.0, 0, 5), sample(1.0, 100, 4), sample(3.0, 500, 3)])
-    assert [100.0, 200.0] == snapshot.rates()
-    assert [100.0, 200.0] == snapshot.rates("mail")
-    assert [5.0, 4.0, 3.0] == snapshot.waiting("mail")
-    assert [0.0, 0.0] == snapshot.rates("other")
-    assert 150.0 == snapshot.rate()
-    assert 0.0 == Snapshot().rate()
-
-
-def test_percentiles_are_of_the_jobs_that_started_meanwhile() -> None:
-    first = sample(0.0, 0, d0_1=1000, d1=1000, dinf=0)
-    last = sample(9.0, 0, d0_1=1090, d1=1009, dinf=1)
-    assert [0.1, 1.0, 1.0] == Snapshot(samples=[first, last]).delays()
-    assert [float("inf")] == Snapshot(samples=[first, last]).delays([1.0])
-    assert [None] * 3 == Snapshot(samples=[first, first]).delays()
-
-
-def test_samples_begin_anew_with_the_broker(brokers: Brokers, app: EventMQ) -> None:
+def test_samples_begin_anew_after_a_pause(brokers: Brokers, app: EventMQ) -> None:
+    """No page was open meanwhile, so the broker was not asked."""
     broker = brokers.brokers["one"]
     app.wait([app.send("shop.good")], timeout=TIMEOUT)
-    until(lambda: broker.refresh(0.0).samples[-1].ended == 1, "it is counted")
-    before = broker.refresh(0.0)
-    assert len(before.samples) >= 2
-    broker._samples.append(before.samples[-1]._replace(ended=10**9))
-    assert 1 == len(broker.refresh(0.0).samples)
+    until(lambda: broker.refresh(0.0).history.values("ended")[-1] == 1.0, "it is counted")
+    history = broker.refresh(0.0).history
+    assert len(history.samples) >= 2
+    earlier = tuple(each._replace(at=each.at - data.IDLE) for each in history.samples)
+    broker.snapshot = replace(broker.snapshot, history=replace(history, samples=earlier))
+    assert 1 == len(broker.refresh(0.0).history.samples)
 
 
 def test_cells_show_what_is_there(app: EventMQ, brokers: Brokers) -> None:
@@ -171,8 +152,11 @@ def test_live_cells_are_bounded() -> None:
     """However many queues there are; the busiest have sparklines."""
     base = {"running": 0, "delayed": 0, "failed": 0, "workers": 0, "paused": False, "waited": 0.0}
     queues = [{"name": f"q{n:04}", "waiting": n, **base} for n in range(1000)]
-    samples = [data._sample(at, {"jobs": []}, queues) for at in (0.0, 1.0)]
-    snapshot = Snapshot(1.0, {"workers": []}, queues, {}, samples, "")
+    waiting = {row["name"]: row["waiting"] for row in queues}
+    history = History(data.HISTORY)
+    for at in (0.0, 1.0):
+        history = history.added(sample_of({"epoch": 1, "jobs": []}, at, waiting))
+    snapshot = Snapshot(1.0, {"workers": []}, queues, {}, history, "")
     cells = live.cells_of(snapshot)
     assert live.MAX_QUEUES == sum(key.endswith("/waiting") for key in cells if key[0] == "q")
     drawn = [key for key in cells if key.startswith("spark/queue/") and key.endswith("/rate")]
@@ -326,15 +310,6 @@ def test_a_waterfall_shows_waiting_and_running() -> None:
     assert ((0.0, 50.0), (50.0, 50.0)) == shown["j1"]
     assert ((0.0, 100.0), (0.0, 0.0)) == shown["j2"]
     assert ([], 0.0) == waterfall([], 200.0)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (3.7e-5, "37 us"), (2.7e-4, "0.27 ms"), (0.25, "250 ms"), (180, "3 min"),
-     (float("inf"), "longer"), (1.5, "1.5 s"), (86_400, "1 d")],
-)  # fmt: skip
-def test_lengths_have_suitable_units(value: float | None, text: str) -> None:
-    assert text == words.duration(value)
 
 
 def test_times_of_people() -> None:

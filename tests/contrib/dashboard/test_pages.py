@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
-from html import escape
+from dataclasses import replace
+from datetime import datetime, timezone
+from html import escape, unescape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -15,6 +16,8 @@ from starlette.testclient import TestClient
 from eventmq import EventMQ, chord, cron, every
 from eventmq.errors import BrokerUnavailable, NotAllowed
 from eventmq.events import rows_of
+from eventmq.plugins.triggers import Every
+from eventmq.schedule import Loaded
 from eventmq.wire.curve import Certificate, write_new
 from eventmq_contrib.dashboard import OPERATOR, User, application
 from eventmq_contrib.dashboard.pages import trigger_text
@@ -382,6 +385,72 @@ def test_schedules_run_and_are_switched(app: EventMQ, browser: Browser) -> None:
     assert not app.schedules.get("nightly").enabled
     assert "is enabled." in browser.confirm("/b/broker/confirm/enable?name=nightly")
     assert app.schedules.get("nightly").enabled
+
+
+def test_a_schedule_shows_its_next_fire_times_and_the_jobs_that_it_fired(
+    app: EventMQ, browser: Browser
+) -> None:
+    """A name of any characters reaches its page."""
+    name = f"a/b?c {EVIL}"
+    app.schedule(name, app.tasks["shop.good"].s(4), every(seconds=0.1))
+    link = next(
+        unescape(each) for each in re.findall(r'href="([^"]*)"', browser.get("/b/broker/schedules"))
+        if "schedules/a" in each
+    )  # fmt: skip
+    until(lambda: browser.get(link).count(">succeeded<") >= 3, "it has fired")
+    app.schedules.disable(name)
+    until(lambda: "running" not in browser.get(link), "its jobs have ended")
+    page = browser.get(link)
+    fired = re.findall(r'title="(\w{32})"', page)
+    assert 3 <= len(fired) <= 20
+    assert sorted(fired, reverse=True) == fired
+    assert {"succeeded"} == {app.job(job_id).state for job_id in fired}
+    assert "<script>alert" not in page
+    assert "\u202e" not in page
+    assert "None while it is disabled." in page
+    app.schedules.enable(name)
+    assert 5 == browser.get(link).partition("Next fire times")[2].count("<tr><td>")
+    assert "Schedule" in browser.get("/b/broker/schedules/nothing", 404)
+
+
+def test_next_fire_times_are_right_over_the_end_of_winter_time(
+    app: EventMQ, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the zone of the schedule and in UTC; one with few runs left has no more."""
+    good = app.tasks["shop.good"]
+    app.schedule("nightly", good.s(3), cron("30 2 * * *", tz="Europe/Paris"), run_count=3)
+    made = app.schedules.get("nightly")
+    last = datetime(2027, 3, 26, 1, 30, tzinfo=timezone.utc).timestamp()
+    app.schedules.store.save([(replace(made, last_fire_time=last), made.version)])
+    text = text_of(browser.get("/b/broker/schedules/nightly"))
+    assert "2027-03-27 01:30:00 2027-03-27 02:30:00 CET" in text
+    assert "2027-03-28 01:00:00 2027-03-28 03:00:00 CEST" in text  # the clocks skip 02:30
+    assert "2027-03-29 00:30:00 2027-03-29 02:30:00 CEST" in text
+    assert "2027-03-30" not in text
+    assert "Runs left 3" in text
+
+
+@pytest.mark.parametrize("trigger", ['own:{"moon": "full"}', "every:{}", "cron:nonsense"])
+def test_a_trigger_that_is_not_known_here_has_no_fire_times(
+    app: EventMQ, browser: Browser, monkeypatch: pytest.MonkeyPatch, trigger: str
+) -> None:
+    app.schedule("lunar", app.tasks["shop.good"].s(3), every(seconds=3600))
+    made = replace(app.schedules.get("lunar"), trigger=trigger)
+    monkeypatch.setattr(app.schedules.store, "load", lambda: Loaded(1, [made]))
+    monkeypatch.setattr(app.schedules.store, "find", lambda _: made)
+    assert "lunar shop.good" in text_of(browser.get("/b/broker/schedules"))
+    text = text_of(browser.get("/b/broker/schedules/lunar"))
+    assert "None, or this dashboard lacks the plugin of its trigger." in text
+
+
+def test_a_trigger_that_fails_spoils_no_page(
+    app: EventMQ, browser: Browser, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    app.schedule("often", app.tasks["shop.good"].s(3), every(seconds=3600))
+    monkeypatch.setattr(Every, "next_after", lambda *_: 1 / 0)
+    assert "often shop.good every 1 h - -" in text_of(browser.get("/b/broker/schedules"))
+    assert "The broker knows none any more." in browser.get("/b/broker/schedules/often")
+    assert "the trigger of schedule 'often' failed" in caplog.text
 
 
 def test_a_schedule_that_is_gone_is_named(app: EventMQ, browser: Browser) -> None:

@@ -46,7 +46,7 @@ def test_the_program_on_the_page_fills_the_page(tmp_path: Path, drive: Callable[
             await page.shows("figure", "workers           1")
             for number in range(200):
                 app.send("shop.send", (number,))
-            await page.shows(*figures, "start delay 50 %  <=")
+            await page.shows(*figures, "start delay 50 %  ≤")
             await page.press("5")
             await page.shows("shop.send", "succeeded")
             await page.press("6")

@@ -51,7 +51,7 @@ def test_the_overview_shows_what_happens(shop: Shop, drive: Drive) -> None:
         for _ in range(20):
             shop.app.send("good")
         shop.app.send("hold")
-        await page.shows("running           1", "start delay 50 %  <= ", "1 of 2 slots busy")
+        await page.shows("running           1", "start delay 50 %  ≤ ", "1 of 2 slots busy")
         await page.shows("waiting           1")
         line = next(each for each in page.text.splitlines() if " submitted" in each)
         assert float(line.split()[1].removesuffix("/s")) > 0
