@@ -129,6 +129,32 @@ def test_a_coroutine_reads_the_same(reading: Reading) -> None:
     assert asyncio.run(read()) == ["a", "b"]
 
 
+def test_a_coroutine_that_reads_a_fast_stream_lets_others_run(reading: Reading) -> None:
+    """Once per batch, though all of them have arrived."""
+    batches = 20
+    reading.broker.script = [reading.broker.parts(n, n) for n in range(batches)]
+    reading.broker.script.append(reading.broker.end(batches))
+
+    async def read() -> tuple[list[Any], int]:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.ensure_future(count())
+        try:
+            return [part async for part in reading.stream()], turns
+        finally:
+            other.cancel()
+
+    parts, turns = asyncio.run(read())
+    assert parts == list(range(batches))
+    assert turns >= batches
+
+
 def test_a_stream_without_parts_is_empty(reading: Reading) -> None:
     reading.broker.script = [reading.broker.parts(0), reading.broker.end(0)]
     assert list(reading.stream()) == []
