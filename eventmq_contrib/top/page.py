@@ -23,22 +23,8 @@ from textual.widgets import DataTable, Footer, Input, Static
 from eventmq.cli import printable
 from eventmq.errors import BrokerUnavailable, EventMQError, NotAllowed, SettingsError
 from eventmq_contrib.figures import History, sample_of
-from eventmq_contrib.top.views import (
-    FAILED,
-    JOBS,
-    OVERVIEW,
-    QUEUES,
-    ROWS,
-    RUNNING,
-    VIEWS,
-    Filter,
-    View,
-    cell,
-    clock,
-    details,
-    fitting,
-    overview,
-)
+from eventmq_contrib.top import views
+from eventmq_contrib.top.views import Filter, View
 
 if TYPE_CHECKING:
     from eventmq import EventMQ
@@ -60,10 +46,10 @@ MAX_SHOWN = 1000
 
 #: Call that acts -> views that have it, and the state of a job to which it was applied.
 _ACTIONS: Mapping[str, tuple[Sequence[View], str]] = {
-    "pause": ((QUEUES,), ""),
-    "retry": ((FAILED,), "queued"),
-    "drop": ((FAILED,), "dropped"),
-    "cancel": ((RUNNING, JOBS), "cancelled"),
+    "pause": ((views.QUEUES,), ""),
+    "retry": ((views.FAILED,), "queued"),
+    "drop": ((views.FAILED,), "dropped"),
+    "cancel": ((views.RUNNING, views.JOBS), "cancelled"),
 }
 
 #: Colour of a state of a job; the word says the same.
@@ -124,26 +110,25 @@ class Table(DataTable[Text]):
             columns: Name -> width in characters.
             rows: Key of a row -> its cells.
         """
-        shown = (dict(columns), [*rows])
-        if shown == self._shown:
+        keys, selected = [*rows], self.selected
+        if (columns, keys) == self._shown:
             for number, cells in enumerate(rows.values()):
                 for place, text in enumerate(cells):
                     at = Coordinate(number, place)
                     if self.get_cell_at(at) != text:
                         self.update_cell_at(at, text)
             return
-        key, line, scrolled = self.selected, self.cursor_row, self.scroll_y
+        line, scrolled = self.cursor_row, self.scroll_y
         with self.app.batch_update():
             self.clear(columns=True)
             for name, width in columns.items():
                 self.add_column(Text(printable(name)), width=width, key=name)
-            for row_key, cells in rows.items():
-                self.add_row(*cells, key=row_key)
-            keys = shown[1]
-            line = keys.index(key) if key in rows else min(line, len(keys) - 1)
+            for key, cells in rows.items():
+                self.add_row(*cells, key=key)
+            line = keys.index(selected) if selected in rows else min(line, len(keys) - 1)
             self.scroll_to(y=scrolled, animate=False)
             self.move_cursor(row=max(line, 0), animate=False)
-        self._shown = shown
+        self._shown = (columns, keys)
 
     @property
     def selected(self) -> str:
@@ -174,7 +159,7 @@ class Top(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(str(number), f"view({number - 1})", view.name, show=False)
-            for number, view in enumerate(VIEWS, 1)
+            for number, view in enumerate(views.VIEWS, 1)
         ),
         Binding("p", "act('pause')", "pause/resume"),
         Binding("r", "act('retry')", "retry"),
@@ -192,12 +177,10 @@ class Top(App[None]):
 
     def __init__(self, brokers: Sequence[Broker], *, read_only: bool = False) -> None:
         super().__init__()
-        self.brokers = brokers
+        self.brokers, self.broker = brokers, brokers[0]
         self.read_only = read_only
-        self.broker = brokers[0]
-        self.view: View = OVERVIEW
-        self.filter = Filter("")
-        self.pages = 1
+        #: What is asked for now.
+        self.request: Request = (views.OVERVIEW, Filter(""), 1)
         #: Column by which rows are sorted, "" for the order of the broker.
         self.sorted_by = ""
         self.is_flipped = False
@@ -210,22 +193,22 @@ class Top(App[None]):
 
     def compose(self) -> ComposeResult:
         """Make the widgets."""
-        yield self.head
-        yield self.table
-        yield self.said
-        yield self.box
-        yield Footer()
+        yield from (self.head, self.table, self.said, self.box, Footer())
 
     def on_mount(self) -> None:
         """Begin to poll."""
         self.table.focus()
         self.set_interval(INTERVAL, self.poll)
-        self.poll()
-        self.show()
+        self.renew()
 
     def on_resize(self) -> None:
         """Fit the columns to the terminal."""
         self.show()
+
+    @property
+    def view(self) -> View:
+        """The view that is shown."""
+        return self.request[0]
 
     # Polls
 
@@ -237,57 +220,47 @@ class Top(App[None]):
         for broker in self.brokers:
             if not broker.is_asked:
                 broker.is_asked = True
-                self._in_thread(self._ask, broker, self.request, self._call(broker))
+                shown = broker is self.broker or self.view is views.OVERVIEW
+                self._in_thread(self._ask, broker, self.request, shown)
 
-    @property
-    def request(self) -> Request:
-        """What is asked for now."""
-        return self.view, self.filter, self.pages
+    def renew(self) -> None:
+        """Show what is there, and ask for what is not."""
+        self.poll()
+        self.show()
 
     def _in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
         self.run_worker(partial(function, *arguments), thread=True, exit_on_error=True)
 
-    def _call(self, broker: Broker) -> tuple[str, dict[str, Any]]:
-        """Return the call for a broker, and its arguments."""
-        view = self.view
-        if view is not OVERVIEW and broker is not self.broker:
-            return "ping", {}
-        limit = {"limit": ROWS} if view.filters else {}
-        return view.call, {**view.arguments, **limit, **dict(self.filter.arguments)}
-
-    def _ask(self, broker: Broker, request: Request, call: tuple[str, dict[str, Any]]) -> None:
+    def _ask(self, broker: Broker, request: Request, shown: bool) -> None:  # noqa: FBT001
         """Ask a broker, in a thread."""
-        name, arguments = call
+        view, chosen, pages = request
+        limit = {"limit": views.ROWS} if view.filters else {}
+        arguments = {**view.arguments, **limit, **dict(chosen.arguments)}
         try:
-            answer = broker.app.ask(name, arguments)
-            for _ in range(request[2] - 1):
-                if not answer.get("cursor"):
-                    break
-                page = broker.app.ask(name, {**arguments, "cursor": answer["cursor"]})
-                answer = {**page, name: answer[name] + page[name]}
+            answer = broker.app.ask(view.call, arguments) if shown else broker.app.ask("ping")
+            for _ in range(pages - 1 if shown else 0):
+                if answer.get("cursor"):
+                    page = broker.app.ask(view.call, {**arguments, "cursor": answer["cursor"]})
+                    answer = {**page, view.call: answer[view.call] + page[view.call]}
         except EventMQError as error:
             answer = error
         else:
-            answer = None if name == "ping" else answer
+            answer = answer if shown else None
         self.call_later(self._take, broker, request, answer)
 
     def _take(self, broker: Broker, request: Request, answer: Any) -> None:
         """Take an answer over, or an error, and show it."""
         broker.is_asked = False
-        broker.problem = ""
-        if isinstance(answer, BrokerUnavailable):
-            broker.problem = str(answer)
-            if not broker.state.startswith("missing"):
-                broker.state = f"missing since {clock(time.time())}"
-        elif isinstance(answer, EventMQError):
-            broker.state, broker.problem = "up", str(answer)
-        else:
+        broker.problem = str(answer) if isinstance(answer, EventMQError) else ""
+        if not isinstance(answer, BrokerUnavailable):
             broker.state = "up"
-            if request[0] is OVERVIEW:
-                broker.metrics = answer
-                broker.history = broker.history.added(sample_of(answer, time.monotonic(), {}))
-            elif answer is not None:
-                broker.answer = (request, answer)
+        elif not broker.state.startswith("missing"):
+            broker.state = f"missing since {views.clock(time.time())}"
+        if not broker.problem and request[0] is views.OVERVIEW:
+            broker.metrics = answer
+            broker.history = broker.history.added(sample_of(answer, time.monotonic(), {}))
+        elif not broker.problem and answer is not None:
+            broker.answer = (request, answer)
         if request != self.request:
             self.poll()
         self.show()
@@ -298,63 +271,69 @@ class Top(App[None]):
         """Show the answers that are there."""
         if not self.table.is_attached:
             return
-        now = time.time()
-        columns = [*self.view.columns]
-        if self.view is OVERVIEW:
+        now, columns, extent = time.time(), [*self.view.columns], ""
+        if self.view is views.OVERVIEW:
             columns += [broker.name for broker in self.brokers]
-            about = {b.name: (b.metrics, b.history, b.state) for b in self.brokers}
-            rows, complete = overview(about), ""
+            about = {each.name: (each.metrics, each.history, each.state) for each in self.brokers}
+            rows = views.overview(about)
         else:
-            rows, complete = self._listing(now)
-        cells = [{name: cell(name, row.get(name), now) for name in columns} for row in rows]
-        gives_way = self.view.gives_way
-        widths = fitting(columns, cells, self.size.width - 2, gives_way)
+            rows, extent = self._listing(now)
+        cells = [{name: views.cell(name, row.get(name), now) for name in columns} for row in rows]
+        widths = views.fitting(columns, cells, self.size.width - 2, self.view.gives_way)
         self.rows = {str(row[self.view.key]): row for row in rows}
-        self.table.show(
-            widths,
-            {
-                key: [_text(name, texts[name]) for name in widths]
-                for key, texts in zip(self.rows, cells, strict=True)
-            },
-        )
-        self.head.update(self._head(complete))
+        shown = [[_text(name, texts[name]) for name in widths] for texts in cells]
+        self.table.show(widths, dict(zip(self.rows, shown, strict=True)))
+        self.head.update(self._head(extent))
 
     def _listing(self, now: float) -> tuple[list[Mapping[str, Any]], str]:
         """Return the rows of the view, filtered and sorted, and a note about their extent."""
-        if self.broker.answer is None or self.broker.answer[0][:2] != self.request[:2]:
+        view, chosen, _ = self.request
+        if self.broker.answer is None or self.broker.answer[0][:2] != (view, chosen):
             return [], ""
         answer = self.broker.answer[1]
         # A listing of jobs has its rows under its own name.
-        all_rows = [*self.view.rows(answer[self.view.call] if self.view.filters else answer)]
-        rows = [row for row in all_rows if self.filter.has(row, self.view.columns, now)]
+        found = [*view.rows(answer[view.call] if view.filters else answer)]
+        rows = [row for row in found if chosen.has(row, view.columns, now)]
         if by := self.sorted_by:
             known = [row for row in rows if row.get(by) not in {None, ""}]
             largest_first = any(isinstance(row[by], (int, float)) for row in known)
             known.sort(key=lambda row: row[by], reverse=largest_first != self.is_flipped)
             rows = known + [row for row in rows if row.get(by) in {None, ""}]
-        extent = _extent(self.view, answer, len(all_rows))
         if len(rows) > MAX_SHOWN:
             extent = f"the first {MAX_SHOWN:,} of {len(rows):,}: filter them with /"
+        elif not view.filters or answer["complete"]:
+            extent = "" if found else f"no {view.name}"
+        else:
+            at = answer["searched_to"]
+            reached = f", searched back to {views.clock(at)}" if at else ""
+            extent = f"the newest {len(found):,}{reached}: m for more"
         return rows[:MAX_SHOWN], extent
 
     def _head(self, extent: str) -> Text:
-        """Return the lines above the table."""
+        """Return the lines above the table; brackets mark what is chosen without colours, too."""
         text = Text()
+
+        def add(label: str, *, chosen: bool) -> None:
+            text.append(f"[{label}]" if chosen else f" {label} ", "bold" if chosen else "")
+
         for broker in self.brokers:
-            label = f"{printable(broker.name)}: {broker.state}"
-            _add(text, label, is_chosen=broker is self.broker and len(self.brokers) > 1)
+            chosen = broker is self.broker and len(self.brokers) > 1
+            add(f"{printable(broker.name)}: {broker.state}", chosen=chosen)
         text.append("read-only\n" if self.read_only else "\n")
-        for number, view in enumerate(VIEWS, 1):
-            _add(text, f"{number} {view.name}", is_chosen=view is self.view)
-        about = [f"filter: {printable(self.filter.text)}"] if self.filter.text else []
-        about += [f"sorted by {self.sorted_by}"] if self.sorted_by else []
-        about += [extent] if extent else []
-        about += [printable(self.broker.problem)] if self.broker.problem else []
-        return text.append("\n" + "; ".join(about))
+        for number, view in enumerate(views.VIEWS, 1):
+            add(f"{number} {view.name}", chosen=view is self.view)
+        typed = self.request[1].text
+        about = (
+            f"filter: {printable(typed)}" if typed else "",
+            f"sorted by {self.sorted_by}" if self.sorted_by else "",
+            extent,
+            printable(self.broker.problem),
+        )
+        return text.append("\n" + "; ".join(filter(None, about)))
 
     def say(self, text: str) -> None:
         """Show a line below the table, with the time."""
-        self.said.update(Text(f"{clock(time.time())}  {printable(text)}"))
+        self.said.update(Text(f"{views.clock(time.time())}  {printable(text)}"))
 
     # Keys
 
@@ -368,21 +347,20 @@ class Top(App[None]):
 
     def action_view(self, number: int) -> None:
         """Show another view."""
-        self.view, self.filter, self.pages, self.sorted_by = VIEWS[number], Filter(""), 1, ""
+        self.request, self.sorted_by = (views.VIEWS[number], Filter(""), 1), ""
         self.refresh_bindings()
-        self.poll()
-        self.show()
+        self.renew()
 
     def action_broker(self) -> None:
         """Show the next broker."""
         place = self.brokers.index(self.broker) + 1
         self.broker = self.brokers[place % len(self.brokers)]
-        self.poll()
-        self.show()
+        self.renew()
 
     def action_more(self) -> None:
         """Search one page further back."""
-        self.pages = min(self.pages + 1, MAX_PAGES)
+        view, chosen, pages = self.request
+        self.request = (view, chosen, min(pages + 1, MAX_PAGES))
         self.poll()
 
     def action_sort(self) -> None:
@@ -398,7 +376,7 @@ class Top(App[None]):
 
     def action_filter(self) -> None:
         """Ask for a filter."""
-        self.box.value = self.filter.text
+        self.box.value = self.request[1].text
         self.box.add_class("open").focus()
 
     def action_unfilter(self) -> None:
@@ -411,23 +389,22 @@ class Top(App[None]):
 
     def _set_filter(self, text: str) -> None:
         try:
-            self.filter, self.pages = Filter.read(text, self.view), 1
+            self.request = (self.view, Filter.read(text, self.view), 1)
         except SettingsError as error:
             self.say(str(error))
             return
         self.box.remove_class("open")
         self.table.focus()
-        self.poll()
-        self.show()
+        self.renew()
 
     # Actions
 
     def action_act(self, call: str) -> None:
         """Pause or resume the queue, or retry, drop or cancel the job under the cursor."""
-        row = self.selected
+        row = self.rows.get(self.table.selected)
         if row is None:
             return
-        if self.view is QUEUES:
+        if self.view is views.QUEUES:
             name = row["name"]
             verb = "resume" if row["paused"] else call
             self._act(verb, f"queue {name}", {"queue": name}, lambda _: f"{verb}d queue {name}")
@@ -445,44 +422,37 @@ class Top(App[None]):
         more = {"attempts": [row["attempt"]]} if call == "retry" else {}
         self._act(call, what, {"ids": [row["id"]], **more}, said)
 
-    @property
-    def selected(self) -> Mapping[str, Any] | None:
-        """The row under the cursor, None if there is none."""
-        return self.rows.get(self.table.selected)
-
     def _act(
         self, verb: str, what: str, arguments: Mapping[str, Any], said: Callable[[Any], str]
     ) -> None:
         """Ask, and if the answer is yes make a call of the same name as the verb."""
-        broker = self.broker
-        actor = broker.app.settings.actor
-        at = f" of broker {broker.name}" if len(self.brokers) > 1 else ""
+        broker, actor = self.broker, self.broker.app.settings.actor
 
         def answered(yes: bool | None) -> None:  # noqa: FBT001 - textual hands it over
             if yes:
-                self._in_thread(self._make, broker, verb, arguments, said)
+                self._in_thread(make)
             else:
                 self.say(f"nothing done: {verb} {what}")
 
-        question = f"{verb.capitalize()} {what}{at}, as {actor or 'nobody'}?"
-        self.push_screen(Box(f"{printable(question)}\n\ny  yes    n  no"), answered)
+        def make() -> None:
+            try:
+                text = said(broker.app.ask(verb, arguments)) + (f"; by {actor}" if actor else "")
+            except BrokerUnavailable as error:
+                text = f"no answer, so it may or may not be done: {error}"
+            except EventMQError as error:
+                text = f"not done: {error}"
+            self.call_later(self.say, text)
+            self.call_later(self.poll)
 
-    def _make(
-        self, broker: Broker, call: str, arguments: Mapping[str, Any], said: Callable[[Any], str]
-    ) -> None:
-        """Make a call that acts, in a thread."""
-        try:
-            text = f"{said(broker.app.ask(call, arguments))}; by {broker.app.settings.actor}"
-        except BrokerUnavailable as error:
-            text = f"no answer, so it may or may not be done: {error}"
-        except EventMQError as error:
-            text = f"not done: {error}"
-        self.call_later(self.say, text)
-        self.call_later(self.poll)
+        question = f"{verb.capitalize()} {what}"
+        question += f" of broker {broker.name}" if len(self.brokers) > 1 else ""
+        question += f", as {actor}?" if actor else "? Its event will name no user: none is set."
+        self.push_screen(Box(f"{printable(question)}\n\ny  yes    n  no"), answered)
 
     def on_data_table_row_selected(self) -> None:
         """Show the job under the cursor."""
-        if self.view in {RUNNING, JOBS, FAILED} and (row := self.selected):
+        row = self.rows.get(self.table.selected)
+        if row is not None and self.view in {views.RUNNING, views.JOBS, views.FAILED}:
             self._in_thread(self._find, self.broker, row["id"])
 
     def _find(self, broker: Broker, job_id: str) -> None:
@@ -496,23 +466,10 @@ class Top(App[None]):
         except EventMQError as error:
             self.call_later(self.say, str(error))
         else:
-            text = "\n".join(("escape  back", "", *details(info, time.time())))
+            text = "\n".join(("escape  back", "", *views.details(info, time.time())))
             self.call_later(self.push_screen, Box(text))
 
 
 def _text(column: str, text: str) -> Text:
     style = _COLOURS.get(text, "") if column == "state" else ""
     return Text(text, style, no_wrap=True, overflow="ellipsis", end="")
-
-
-def _add(text: Text, label: str, *, is_chosen: bool) -> None:
-    """Append a label; brackets mark the chosen one where there are no colours."""
-    text.append(f"[{label}]" if is_chosen else f" {label} ", "bold" if is_chosen else "")
-
-
-def _extent(view: View, answer: Any, rows: int) -> str:
-    """Return how far a listing reaches, "" if it is whole."""
-    if not view.filters or answer["complete"]:
-        return "" if rows else f"no {view.name}"
-    reached = f", searched back to {clock(answer['searched_to'])}" if answer["searched_to"] else ""
-    return f"the newest {rows:,}{reached}: m for more"

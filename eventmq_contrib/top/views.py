@@ -153,20 +153,14 @@ def fitting(
         name: max([cell_len(name), *(cell_len(row[name]) for row in cells)]) for name in columns
     }
 
-    def lacking(needed: Iterable[int]) -> int:
-        return sum(each + 2 for each in needed) - width
+    def fits(longest: int) -> bool:
+        return sum(min(each, longest) + 2 for each in widths.values()) <= width
 
     for name in gives_way:
-        if lacking(min(each, _NARROW) for each in widths.values()) > 0:
+        if not fits(_NARROW):
             widths.pop(name, None)
-    while (excess := lacking(widths.values())) > 0:
-        ordered = sorted(widths.keys() - {"id"}, key=widths.__getitem__, reverse=True)
-        next_widest = widths[ordered[1]] if len(ordered) > 1 else 0
-        step = min(excess, max(1, widths[ordered[0]] - next_widest))
-        if widths[ordered[0]] - step < 1:
-            break
-        widths[ordered[0]] -= step
-    return widths
+    longest = next((n for n in range(max(widths.values()), 1, -1) if fits(n)), 1)
+    return {name: each if name == "id" else min(each, longest) for name, each in widths.items()}
 
 
 # Rows
