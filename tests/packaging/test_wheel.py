@@ -99,6 +99,7 @@ def test_the_wheel_brings_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFi
         "majordomo = eventmq_contrib.gateways.majordomo",
         "mc0 = eventmq_contrib.gateways.mc0",
         "opentelemetry = eventmq_contrib.opentelemetry",
+        "outbox = eventmq_contrib.outbox",
         "postgres = eventmq_contrib.postgres",
         "prometheus = eventmq_contrib.prometheus",
         "spark = eventmq_contrib.spark",

@@ -13,6 +13,7 @@ from eventmq.cli.program import program
 from eventmq_contrib.dashboard.command import dashboard
 from eventmq_contrib.gateways.emp.command import emp
 from eventmq_contrib.journal.command import journal
+from eventmq_contrib.outbox.command import outbox
 from eventmq_contrib.prometheus.command import metrics
 from eventmq_contrib.spark.command import spark
 from eventmq_contrib.top.command import top
@@ -25,7 +26,7 @@ PAGE = (ROOT / "docs" / "reference" / "cli.rst").read_text(encoding="utf-8")
 
 program.load()
 ROOTS = {"eventmq": program, **{f"eventmq {each.name}": each for each in (
-    dashboard, emp, journal, metrics, spark, top,
+    dashboard, emp, journal, metrics, outbox, spark, top,
 )}}  # fmt: skip
 
 

@@ -1,0 +1,162 @@
+"""The relay: submits the rows of an outbox table, and deletes them after their receipts.
+
+Whatever dies, a row that was not deleted is sent again, and the broker refuses the id of a job that
+it knows. It knows it for the dedupe window after the job's end: a row that is older might run a
+second time, so the relay keeps it and says so. Rows are read without a cursor, since those of a
+long transaction appear late.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from eventmq import errors
+from eventmq.sdk import parse_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq import EventMQ
+    from eventmq_contrib.outbox.database import Database, Row
+
+    Ends = dict[int, Exception | None]
+
+__all__ = ["POLL", "Relay"]
+
+logger = logging.getLogger("eventmq.outbox")
+
+#: Maximum number of rows that are claimed at a time: as many as travel in one message.
+BATCH = 1000
+
+#: Seconds between two looks at a table without rows; PostgreSQL announces rows at once.
+POLL = 0.2
+
+#: Seconds before the next attempt after an error, doubled up to the maximum.
+RETRY, MAX_RETRY = 0.5, 8.0
+
+#: Seconds by which the clocks of application, relay and broker may differ.
+SKEW = 60.0
+
+#: Errors of a row that is not tried again at once.
+_PASSING = (errors.BrokerUnavailable, errors.DuplicateJob, errors.QueueFull, errors.RateLimited)
+
+
+class Relay:
+    """Relay of one database and one broker.
+
+    Args:
+        database: Has the outbox table.
+        app: Client of the broker.
+        window: The broker's dedupe window, in seconds.
+        resend_older: Whether rows older than the window are sent.
+    """
+
+    def __init__(
+        self, database: Database, app: EventMQ, *, window: float, resend_older: bool = False
+    ) -> None:
+        self._database = database
+        self._app = app
+        self._max_age = float("inf") if resend_older else max(window - SKEW, 0.0)
+        #: Full queue -> monotonic time until which its rows are left.
+        self._full: dict[str, float] = {}
+        self._pause = 0.0
+        self._stopping = False
+
+    def stop(self, *_: object) -> None:
+        """Make `run` return after the rows at hand; for signal handlers as well."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Send rows until `stop`, and wait out failures of database and broker."""
+        while not self._stopping:
+            try:
+                if not self.step():
+                    self._database.wait(POLL)
+            except (errors.StoreError, errors.BrokerUnavailable, errors.RateLimited) as error:
+                if not self._pause:
+                    logger.warning("the outbox waits, and keeps its rows: %s", error)
+                self._pause = min(self._pause * 2 or RETRY, MAX_RETRY)
+                self._sleep(self._pause)
+        self._database.close()
+
+    def _sleep(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._stopping and time.monotonic() < end:
+            time.sleep(POLL)
+
+    def step(self) -> int:
+        """Send the next rows; return how many need no further attempt.
+
+        Raises:
+            StoreError: The database failed; rows that were sent will be sent again.
+            BrokerUnavailable: Some rows have no receipt; those that have are deleted.
+            RateLimited: The same, for a broker that wants fewer messages.
+        """
+        now = time.monotonic()
+        self._full = {queue: until for queue, until in self._full.items() if until > now}
+        rows = self._database.claim(BATCH, list(self._full))
+        ends = {row.seq: self._check(row) for row in rows}
+        self._submit([row for row in rows if ends[row.seq] is None], ends)
+        sent, kept, later = [], [], None
+        for row in rows:
+            error = ends[row.seq]
+            if error is None or isinstance(error, errors.DuplicateJob):
+                sent.append(row.seq)
+                if error is not None:
+                    logger.info("job %s is not submitted: %s", row.job_id, error)
+            elif isinstance(error, errors.QueueFull):
+                if row.queue not in self._full:
+                    logger.warning("rows of a full queue wait in the outbox: %s", error)
+                self._full[row.queue] = now + MAX_RETRY
+            elif isinstance(error, _PASSING):
+                later = error
+            else:
+                kept.append((row.seq, f"{type(error).__name__}: {error}"))
+                logger.error("job %s is kept in the outbox: %s", row.job_id, kept[-1][1])
+        self._database.finish(sent, kept)
+        if later is not None:
+            raise later
+        if self._pause and rows:
+            logger.warning("the outbox goes on")
+            self._pause = 0.0
+        return len(sent) + len(kept)
+
+    def _check(self, row: Row) -> Exception | None:
+        """Return why a row must not be sent, None if it may be."""
+        age = time.time() - row.created
+        if age > self._max_age:
+            return errors.NotAllowed(
+                f"the row is {age / 3600:.1f} hours old, and the broker forgets what was sent: "
+                f"eventmq outbox retry {row.job_id} sends it, perhaps a second time"
+            )
+        try:
+            parse_headers(row.headers)
+        except errors.EventMQError as error:
+            return error
+        return None
+
+    def _submit(self, rows: Sequence[Row], ends: Ends) -> None:
+        """Submit rows, and enter an error for each that the broker has not confirmed."""
+        graphs = [row for row in rows if row.headers.startswith("nodes:")]
+        others = [row for row in rows if not row.headers.startswith("nodes:")]
+        try:
+            with self._app.batch():
+                for row in others:
+                    self._app.send_encoded(*row[2:])
+        except errors.BatchError as batch:
+            for row, (_, status, error) in zip(others, batch.jobs, strict=True):
+                if status != "confirmed":
+                    ends[row.seq] = error or errors.BrokerUnavailable(str(batch))
+        # One job may be the reason why a message with many was refused.
+        refused = [r for r in others if not isinstance(ends[r.seq], (type(None), *_PASSING))]
+        away = next((e for e in ends.values() if isinstance(e, errors.BrokerUnavailable)), None)
+        for row in [*graphs, *refused]:
+            try:
+                if away is None:
+                    self._app.send_encoded(*row[2:])
+                ends[row.seq] = away
+            except errors.EventMQError as error:
+                ends[row.seq] = error
+                away = error if isinstance(error, errors.BrokerUnavailable) else None

@@ -1,0 +1,276 @@
+"""The relay sends committed rows at least once, in the order of a key, and keeps what it cannot."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from eventmq import BrokerUnavailable, EventMQ, StoreError, chain
+from eventmq_contrib import outbox
+from eventmq_contrib.outbox.database import Database, connect
+from eventmq_contrib.outbox.relay import Relay
+
+DEADLINE = 20.0
+
+
+def write(shop, *signatures, key=""):
+    """Write rows in one transaction; return the handles."""
+    connection = shop.connect()
+    jobs = [outbox.send(connection, signature, key=key) for signature in signatures]
+    connection.commit()
+    return jobs
+
+
+def change(shop, column, value, job):
+    """Change a column of the row of a job."""
+    sql = f"UPDATE eventmq_outbox SET {column} = %s WHERE job_id = %s"
+    shop.database.execute(sql, (value, getattr(job, "root", job.id)))
+
+
+def test_rows_are_deleted_after_their_receipts_and_the_jobs_run(shop, app):
+    add = app.tasks["add"]
+    jobs = write(shop, *(add.s(i, 1) for i in range(3)), chain(add.s(1, 1), add.s(5)))
+    relay = shop.relay(app)
+    assert 4 == relay.step()
+    assert 0 == relay.step()
+    assert [] == shop.rows()
+    assert [1, 2, 3, 7] == [job.get() for job in jobs]
+
+
+def test_a_row_that_is_committed_late_is_sent_although_later_ones_were_sent_before(shop, app):
+    early = shop.connect()
+    late = outbox.delay(early, app.tasks["add"], 1, 2)
+    if shop.database.vendor == "sqlite":  # which has one writer at a time
+        early.rollback()
+        late = outbox.delay(early, app.tasks["add"], 1, 2)
+    else:
+        [after] = write(shop, app.tasks["add"].s(3, 4))
+        assert 1 == shop.relay(app).step()
+        assert 7 == after.get()
+    early.commit()
+    assert 1 == shop.relay(app).step()
+    assert 3 == late.get()
+
+
+def test_rows_of_a_key_are_sent_one_after_the_other(shop, app):
+    a = write(shop, *(app.tasks["add"].s(i, 0) for i in range(3)), key="a")
+    b = write(shop, app.tasks["add"].s(0, 0), key="A")
+    other = write(shop, app.tasks["add"].s(0, 0))
+    relay = shop.relay(app)
+    left = []
+    while relay.step():
+        left.append([job_id for job_id, _ in shop.rows()])
+    assert [[a[1].id, a[2].id], [a[2].id], []] == left
+    assert [0, 1, 2, 0, 0] == [job.get() for job in [*a, *b, *other]]
+
+
+def test_relays_share_the_rows_and_each_job_runs_once(shop, app):
+    app.noted.clear()
+    note = app.tasks["note"].options(priority=0)
+    connection = shop.connect()
+    for number in range(120):
+        outbox.send(connection, note.s(number), key=f"key {number % 5}" if number < 40 else "")
+    connection.commit()
+    relays = [shop.relay(app) for _ in range(3)]
+    threads = [threading.Thread(target=relay.run) for relay in relays]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + DEADLINE
+    while (shop.rows() or len(app.noted) < 120) and time.monotonic() < end:
+        time.sleep(0.02)
+    for relay in relays:
+        relay.stop()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert sorted(app.noted) == list(range(120))
+
+
+def test_a_claimed_row_and_the_rest_of_its_key_are_for_one_relay(shop, app):
+    if shop.database.vendor == "sqlite":
+        return  # it claims nothing: a transaction would stop the application
+    note = app.tasks["note"]
+    keyed = write(shop, note.s(0), note.s(1), key="k")
+    with closing(connect(shop.url)) as first, closing(connect(shop.url)) as second:
+        assert [keyed[0].id] == [row.job_id for row in first.claim(10)]
+        [free] = write(shop, note.s(2))
+        assert [free.id] == [row.job_id for row in second.claim(10)]
+        second.close()
+        [row] = second.claim(10)
+        assert free.id == row.job_id
+        first.finish([first.execute("SELECT MIN(seq) FROM eventmq_outbox")[0][0]], [])
+        assert [keyed[1].id] == [row.job_id for row in first.claim(10)]
+
+
+def test_the_writers_do_not_wait_for_a_relay(shop, app):
+    write(shop, app.tasks["note"].s(0), key="k")
+    rows = shop.database.claim(10)
+    [later] = write(shop, app.tasks["note"].s(1), key="k")
+    shop.database.finish([row.seq for row in rows], [])
+    assert [(later.id, "")] == shop.rows()
+
+
+class Dying(Database):
+    """The database of a relay that dies before it deletes what it has sent."""
+
+    def finish(self, sent, kept):
+        self.close()
+        raise StoreError("killed")
+
+
+def test_a_row_that_was_sent_and_not_deleted_is_sent_again_and_runs_once(shop, app):
+    app.noted.clear()
+    jobs = write(shop, *(app.tasks["note"].s(i) for i in range(3)))
+    good = shop.database
+    dying = Dying(good.vendor, good.name, good._open, good._error)
+    with pytest.raises(StoreError, match="killed"):
+        Relay(dying, app, window=1000.0).step()
+    assert 3 == len(shop.rows())
+    for job in jobs:
+        job.get()
+    assert 3 == shop.relay(app).step()
+    assert [] == shop.rows()
+    [last] = write(shop, app.tasks["note"].s(3))
+    shop.relay(app).step()
+    last.get()
+    assert [0, 1, 2, 3] == sorted(app.noted)
+
+
+def test_a_row_older_than_the_dedupe_window_is_kept_until_someone_decides(shop, app):
+    job, fresh = write(shop, app.tasks["add"].s(1, 2), app.tasks["add"].s(3, 4))
+    change(shop, "created", time.time() - 950, job)
+    assert 2 == shop.relay(app, window=1000.0).step()
+    [(job_id, error)] = shop.rows()
+    assert job.id == job_id
+    assert error.startswith("NotAllowed: the row is 0.3 hours old")
+    assert f"eventmq outbox retry {job.id}" in error
+    assert 7 == fresh.get()
+    assert 0 == shop.relay(app, window=1000.0).step()
+    change(shop, "error", "", job)
+    assert 1 == shop.relay(app, window=1000.0, resend_older=True).step()
+    assert 3 == job.get()
+
+
+def test_rows_that_the_broker_refuses_or_no_one_can_read_are_kept_with_reasons(shop, caplog):
+    with EventMQ("small", broker="memory://", max_frame=2000) as app:
+        keep = app.task(name="keep")(print)
+        first, header, large, graph, key, last = write(
+            shop, keep.s("first"), keep.s("header"), keep.s("x" * 5000),
+            chain(keep.s(1), keep.si(2)), keep.s("key"), keep.s("last"),
+        )  # fmt: skip
+        change(shop, "headers", "task:keep,content-type:msgpack,unique:k,unique-mode:never", key)
+        change(shop, "headers", "priority:much", header)
+        change(shop, "body", b"\xc1", graph)
+        change(shop, "ordering_key", "same", large)
+        change(shop, "ordering_key", "same", last)
+        relay = shop.relay(app)
+        assert 5 == relay.step()
+        assert 1 == relay.step()  # what is kept does not hold up its key
+        assert 0 == relay.step()
+        kept = dict(shop.rows())
+        assert {header.id, large.id, graph.root, key.id} == set(kept)
+        assert kept[header.id].startswith("ProtocolError: header 'priority' has the value 'much'")
+        assert kept[large.id].startswith("MessageTooLarge")
+        assert "plan" in kept[graph.root] or "body" in kept[graph.root]
+        assert kept[key.id].startswith("ProtocolError")
+        assert "unique" in kept[key.id]
+        for job in (first, last):
+            job.get()
+        for job_id, reason in kept.items():
+            assert f"job {job_id} is kept in the outbox: {reason}" in caplog.text
+
+
+def test_rows_of_a_full_queue_wait_and_those_of_others_do_not(shop, caplog):
+    with EventMQ("full", broker="memory://", max_queue_length=2) as app:
+        keep = app.task(name="keep")(print)
+        full = write(shop, *(keep.options(queue="full", countdown=60).s(i) for i in range(5)))
+        relay = shop.relay(app)
+        relay.step()
+        [other] = write(shop, keep.s("other"))
+        assert 1 == relay.step()
+        other.get()
+        waiting = [job_id for job_id, error in shop.rows() if not error]
+        assert 3 <= len(waiting) <= 5
+        assert {job.id for job in full} >= set(waiting)
+        assert 1 == caplog.text.count("rows of a full queue wait in the outbox")
+
+
+def test_a_job_whose_unique_key_is_taken_is_dropped_as_delay_would_refuse_it(shop, app, caplog):
+    caplog.set_level("INFO")
+    later = app.tasks["add"].options(unique="one", countdown=60)
+    first, second = write(shop, later.s(1, 2), later.s(1, 2))
+    assert 2 == shop.relay(app).step()
+    assert [] == shop.rows()
+    assert (
+        f"job {second.id} is not submitted: job {first.id} has the same unique key" in caplog.text
+    )
+    first.cancel()
+
+
+def test_rows_wait_for_a_broker_that_is_away(shop):
+    with EventMQ("away", broker="tcp://127.0.0.1:9", submit_timeout=0.2) as app:
+        keep = app.task(name="keep")(print)
+        jobs = write(shop, keep.s(1), chain(keep.s(1), keep.s(2)))
+        with pytest.raises(BrokerUnavailable):
+            shop.relay(app).step()
+        assert [(job, "") for job in (jobs[0].id, jobs[1].root)] == shop.rows()
+
+
+def test_a_relay_goes_on_after_its_session_was_ended(shop, app, caplog):
+    if shop.database.vendor == "sqlite":
+        return  # it has no sessions
+    relay = shop.relay(app)
+    relay.step()
+    thread = threading.Thread(target=relay.run)
+    thread.start()
+    try:
+        mysql = shop.database.vendor == "mysql"
+        pid = "connection_id()" if mysql else "pg_backend_pid()"
+        mine = shop.database.execute(f"SELECT {pid}")[0][0]
+        if mysql:
+            ids = [
+                row[0]
+                for row in shop.database.execute(
+                    "SELECT id FROM information_schema.processlist WHERE db = DATABASE()"
+                )
+            ]
+            for each in set(ids) - {mine}:
+                shop.database.execute(f"KILL {each}")
+        else:
+            shop.database.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = "
+                "current_database() AND pid <> pg_backend_pid()"
+            )
+        [job] = write(shop, app.tasks["add"].s(1, 2))
+        end = time.monotonic() + DEADLINE
+        while shop.rows() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert 3 == job.get()
+    finally:
+        relay.stop()
+        thread.join(DEADLINE)
+    assert not thread.is_alive()
+
+
+def test_postgresql_wakes_the_relay(database_url, app):
+    with closing(connect(database_url)) as database, closing(connect(database_url)) as other:
+        for statement in outbox.DDL["postgresql"]:
+            database.execute(statement)
+        begin = time.monotonic()
+        database.wait(0.3)
+        assert time.monotonic() - begin >= 0.3
+        other.execute("SELECT pg_notify('eventmq_outbox', '')")
+        begin = time.monotonic()
+        database.wait(DEADLINE)
+        assert time.monotonic() - begin < DEADLINE / 2
+
+
+def test_large_bodies_are_read_in_parts(shop, app, monkeypatch):
+    monkeypatch.setattr("eventmq_contrib.outbox.database.BYTES", 5000)
+    jobs = write(shop, *(app.tasks["keep"].s("x" * 2000) for _ in range(5)))
+    relay = shop.relay(app)
+    assert [2, 2, 1, 0] == [relay.step() for _ in range(4)]
+    for job in jobs:
+        job.get()
