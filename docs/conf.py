@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,22 @@ def add_declared() -> None:
                 command.params = command.get_params(ctx)[:-1]  # without --help
 
 
+#: What the HTML of a page must not have: errors of docutils, and lists of contents. Pages of Furo
+#: have one at their side, and its style sheet draws another one as an error. Sphinx warns of neither.
+ERROR_BOXES = ('class="contents', 'class="system-message', 'class="problematic')
+
+
+def find_error_boxes(
+    _: Sphinx, page: str, __: str, context: dict[str, Any], ___: object = None
+) -> None:
+    """Warn, which fails the build, of what a reader would see as an error."""
+    for sign in ERROR_BOXES:
+        if sign in context.get("body", ""):
+            logging.getLogger("sphinx.eventmq").warning(
+                "%s: the page shows an error: %s", page, sign
+            )
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the functions above."""
     add_declared()
@@ -121,4 +138,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     for part in ("description", "options", "epilog"):
         app.connect(f"sphinx-click-process-{part}", escape_help)
     app.connect("sphinx-click-process-options", add_variables)
+    app.connect("html-page-context", find_error_boxes)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,56 @@
+"""The build of the pages fails where a reader would see an error."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.page_files import ROOT
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def conf() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_conf", DOCS / "conf.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def boxes(conf: ModuleType, caplog: pytest.LogCaptureFixture, html: str) -> list[str]:
+    caplog.clear()
+    context: dict[str, Any] = {"body": html}
+    conf.find_error_boxes(None, "protocol", "page.html", context)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_page_with_an_error_box_is_a_warning(
+    conf: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    for html in (
+        '<nav class="contents local" id="on-this-page">',
+        '<aside class="system-message">',
+        '<span class="problematic" id="id1">',
+    ):
+        [message] = boxes(conf, caplog, f"<p>{html}</p>")
+        assert message.startswith("protocol: the page shows an error")
+    assert boxes(conf, caplog, "<p>contents of a page</p>") == []
+
+
+def test_no_page_has_a_list_of_contents_of_its_own() -> None:
+    """Furo has one at the side of each page, and draws another one as an error."""
+    found = [
+        str(path)
+        for path in DOCS.rglob("*.rst")
+        if re.search(r"^ *\.\. contents::", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert found == []
