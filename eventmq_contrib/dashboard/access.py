@@ -18,10 +18,11 @@ import secrets
 import stat
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -32,18 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "OPERATOR",
-    "READ_ONLY",
-    "Access",
-    "BasicAccess",
-    "FunctionAccess",
-    "TokenAccess",
-    "User",
-    "hash_password",
-    "header_user",
-    "read_passwords",
-    "read_tokens",
-]
+    "OPERATOR", "READ_ONLY", "Access", "BasicAccess", "FunctionAccess", "TokenAccess", "User",
+    "hash_password", "header_user", "read_passwords", "read_tokens",
+]  # fmt: skip
 
 #: Looks at everything, except at arguments unless that is allowed, and acts on nothing.
 READ_ONLY: Final = "read-only"
@@ -94,19 +86,22 @@ class User:
 UserFunction = Callable[[Request], "User | Awaitable[User | None] | None"]
 
 
-class Access(Protocol):
-    """Finds the user of a request."""
+class Access(ABC):
+    """Finds the user of a request.
 
-    #: Key of the tokens of forms.
+    Attributes:
+        secret: Key of the tokens of forms.
+        challenge: Value of WWW-Authenticate, "" for none.
+    """
+
     secret: bytes
+    challenge = ""
 
-    #: Value of WWW-Authenticate, "" for none.
-    challenge: str
-
+    @abstractmethod
     async def user(self, request: Request) -> User | None:
         """Return the user, None if the request has none."""
 
-    def reload(self) -> None:
+    def reload(self) -> None:  # noqa: B027 - not all have files
         """Read the files of the access again; after an error the old ones remain in use."""
 
 
@@ -193,7 +188,7 @@ def _derive(password: str, salt: str, rounds: int) -> str:
     return hashlib.pbkdf2_hmac("sha256", password.encode(), salt.encode(), rounds).hex()
 
 
-class TokenAccess:
+class TokenAccess(Access):
     """Access with a token, which is exchanged for a cookie.
 
     A cookie is signed with its token: it remains valid after a restart, and ends with the token.
@@ -201,8 +196,6 @@ class TokenAccess:
     Args:
         read: Returns token -> user; called again by `reload`.
     """
-
-    challenge = ""
 
     def __init__(self, read: Callable[[], Mapping[str, User]]) -> None:
         self._read = read
@@ -223,14 +216,11 @@ class TokenAccess:
 
     def exchange(self, token: str) -> str | None:
         """Return the value of a new cookie for a token, None if it is not valid."""
-        valid = [
-            key for key, (known, _) in self._tokens.items()
-            if hmac.compare_digest(known.encode(), token.encode())
-        ]  # fmt: skip
-        if not valid:
-            return None
-        text = f"{valid[0]}.{int(time.time()) + SESSION}.{secrets.token_hex(8)}"
-        return f"{text}.{_sign(token.encode(), text)}"
+        for key, (known, _) in self._tokens.items():
+            if hmac.compare_digest(known.encode(), token.encode()):
+                text = f"{key}.{int(time.time()) + SESSION}.{secrets.token_hex(8)}"
+                return f"{text}.{_sign(known.encode(), text)}"
+        return None
 
     async def user(self, request: Request) -> User | None:
         """Return the user of the cookie."""
@@ -243,7 +233,7 @@ class TokenAccess:
         return replace(user, session=session) if time.time() < int(expiry) else None
 
 
-class BasicAccess:
+class BasicAccess(Access):
     """Access with the passwords of a file, by basic authentication.
 
     Args:
@@ -255,23 +245,23 @@ class BasicAccess:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._key = secrets.token_bytes(32)
-        self._verified: dict[str, bool] = {}
+        self._verified: set[str] = set()
         self.reload()
 
     def reload(self) -> None:
         """Read the file again."""
         self._users = read_passwords(self._path)
-        self._verified = {}
+        self._verified.clear()
         self.secret = hashlib.sha256(repr(sorted(self._users.items())).encode()).digest()
 
     async def user(self, request: Request) -> User | None:
         """Return the user whose name and password the request has."""
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "basic":
-            return None
         try:
             name, _, password = base64.b64decode(text, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
+            return None
+        if scheme.lower() != "basic":
             return None
         known = self._users.get(name)
         digest = _sign(self._key, f"{name}:{password}")
@@ -282,7 +272,7 @@ class BasicAccess:
                 return None
             if len(self._verified) >= _REMEMBERED:
                 self._verified.clear()
-            self._verified[digest] = True
+            self._verified.add(digest)
         return None if known is None else User(name, known[1])
 
 
@@ -294,7 +284,7 @@ def _verify(password: str, hashed: str) -> bool:
         return hmac.compare_digest(_derive(password, match[2], int(match[1])), match[3])
 
 
-class FunctionAccess:
+class FunctionAccess(Access):
     """Access by a function of the application that the dashboard is mounted in.
 
     Args:
@@ -302,14 +292,9 @@ class FunctionAccess:
         secret: Key of the tokens of forms, "" for one of this process.
     """
 
-    challenge = ""
-
     def __init__(self, function: UserFunction, secret: str = "") -> None:
         self._function = function
         self.secret = secret.encode() or secrets.token_bytes(32)
-
-    def reload(self) -> None:
-        """Do nothing."""
 
     async def user(self, request: Request) -> User | None:
         """Return the user that the function names."""

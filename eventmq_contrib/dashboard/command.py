@@ -42,12 +42,13 @@ GRACE: Final = 3
 #: Connections that are served at the same time; more get the status 503.
 CONNECTIONS: Final = 500
 
+#: Options of which one says who may look.
+_ACCESSES: Final = ("token_file", "basic_auth", "user_header")
+
 _NAMED = re.compile(r"([A-Za-z0-9][\w.-]{0,63})=(.+)")
 
 
-def _address(
-    context: click.Context, parameter: click.Parameter, value: str
-) -> tuple[str, int]:  # fmt: skip
+def _address(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, int]:
     """Read ``http://HOST:PORT`` or ``HOST:PORT``."""
     text = value if "://" in value else f"http://{value}"
     try:
@@ -116,7 +117,7 @@ def dashboard(target: Target, *, hash_password: bool, **options: Any) -> None:
         return
     with ExitStack() as stack:
         apps = {name: stack.enter_context(closing(app)) for name, app in _clients(target).items()}
-        _serve(apps, **options)
+        _serve(apps, options)
 
 
 def _clients(target: Target) -> dict[str, EventMQ]:
@@ -131,43 +132,29 @@ def _clients(target: Target) -> dict[str, EventMQ]:
         raise click.UsageError(
             "several brokers have one app each: leave -A out, or name one broker"
         )
-    if not urls:
-        return {"broker": target.serving(submit_timeout=TIMEOUT).app}
     return {
-        name: replace(target, broker=url).serving(submit_timeout=TIMEOUT).app
-        for name, url in urls.items()
+        name: replace(target, broker=url or target.broker).serving(submit_timeout=TIMEOUT).app
+        for name, url in (urls or {"broker": ""}).items()
     }
 
 
-def _is_loopback(host: str) -> bool:
-    return host in {"localhost", "::1"} or host.startswith("127.")
-
-
-def _access(
-    *,
-    token_file: str | None,
-    basic_auth: str | None,
-    user_header: str | None,
-    trusted_proxy: tuple[str, ...],
-    operator: tuple[str, ...],
-    own_token: str,
-    actor: str,
-) -> dict[str, Any]:
+def _access(given: Mapping[str, Any], own_token: str, actor: str) -> dict[str, Any]:
     """Return the access as an argument of `application`."""
     from eventmq_contrib.dashboard.access import OPERATOR, User, header_user
 
-    if sum(map(bool, (token_file, basic_auth, user_header))) > 1:
+    chosen = [name for name in _ACCESSES if given[name]]
+    if len(chosen) > 1:
         raise click.UsageError("use one of --token-file, --basic-auth and --user-header")
-    if bool(user_header) != bool(trusted_proxy):
+    if bool(given["user_header"]) != bool(given["trusted_proxy"]):
         raise click.UsageError("--user-header and --trusted-proxy belong together")
-    if basic_auth:
-        return {"basic_auth": basic_auth}
-    if user_header:
-        return {"user": header_user(user_header, proxies=trusted_proxy, operators=operator)}
-
-    if token_file:
-        return {"token_file": token_file}
-    return {"tokens": lambda: {own_token: User(actor, OPERATOR)}}
+    if not chosen:
+        return {"tokens": lambda: {own_token: User(actor, OPERATOR)}}
+    if chosen == ["user_header"]:
+        user = header_user(
+            given["user_header"], proxies=given["trusted_proxy"], operators=given["operator"]
+        )
+        return {"user": user}
+    return {chosen[0]: given[chosen[0]]}
 
 
 def _actor(apps: Mapping[str, EventMQ]) -> str:
@@ -179,58 +166,47 @@ def _actor(apps: Mapping[str, EventMQ]) -> str:
         return "dashboard"
 
 
-def _serve(
-    apps: Mapping[str, EventMQ],
-    *,
-    bind: tuple[str, int],
-    hosts: tuple[str, ...],
-    root_path: str,
-    show_arguments: bool,
-    read_only: bool,
-    report: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
-    insecure: bool,
-    **access: Any,
-) -> None:
+def _serve(apps: Mapping[str, EventMQ], given: Mapping[str, Any]) -> None:
+    """Serve the dashboard of some brokers, with the options of the command."""
     from eventmq_contrib.dashboard.guard import LOOPBACK
     from eventmq_contrib.dashboard.mounting import application
 
-    host, port = bind
-    loopback = _is_loopback(host)
-    has_access = any(access[name] for name in ("token_file", "basic_auth", "user_header"))
+    host, port = given["bind"]
+    loopback = host in {"localhost", "::1"} or host.startswith("127.")
+    has_access = any(given[name] for name in _ACCESSES)
     if not loopback and not has_access:
         raise NotAllowed(
             f"{host} can be reached from other machines: say who may look, with --token-file, "
             "--basic-auth or --user-header, or bind a loopback address"
         )
-    if not loopback and not tls_cert and not insecure:
+    if not loopback and not given["tls_cert"] and not given["insecure"]:
         raise NotAllowed(
             f"{host} can be reached from other machines and nothing would be encrypted: bind a "
             "loopback address behind a proxy, give --tls-cert and --tls-key, or say --insecure"
         )
-    if host in {"0.0.0.0", "::"} and not hosts:  # noqa: S104 - compared, not bound
+    if host in {"0.0.0.0", "::"} and not given["hosts"]:  # noqa: S104 - compared, not bound
         raise SettingsError(f"{host} has no name that browsers open: name it with --host")
     token = "" if has_access else secrets.token_urlsafe(32)
-    application_ = application(
-        apps, **_access(own_token=token, actor=_actor(apps), **access), report=report,
-        hosts=(*hosts, *(LOOPBACK if loopback else (host,))), show_arguments=show_arguments,
-        read_only=read_only,
+    served = application(
+        apps, **_access(given, token, _actor(apps)), report=given["report"],
+        hosts=(*given["hosts"], *(LOOPBACK if loopback else (host,))),
+        show_arguments=given["show_arguments"], read_only=given["read_only"],
     )  # fmt: skip
-    at_hangup(_reloading(application_.access.reload), lambda: signal.raise_signal(signal.SIGTERM))
-    root = f"/{root_path.strip('/')}" if root_path.strip("/") else ""
-    scheme = "https" if tls_cert else "http"
+    at_hangup(_reloading(served.access.reload), lambda: signal.raise_signal(signal.SIGTERM))
+    root = given["root_path"].strip("/") and f"/{given['root_path'].strip('/')}"
+    scheme = "https" if given["tls_cert"] else "http"
     listener = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     address = f"{scheme}://{shown}:{listener.getsockname()[1]}{root}/"
     try:
         _run(
-            _below(root, application_) if root else application_, listener,
+            _below(root, served) if root else served, listener,
             ready=lambda: click.echo(f"ready bind={address}{f'?token={token}' if token else ''}"),
-            closing=application_.streams.close, ssl_certfile=tls_cert, ssl_keyfile=tls_key,
+            closing=served.streams.close, ssl_certfile=given["tls_cert"],
+            ssl_keyfile=given["tls_key"],
         )  # fmt: skip
     finally:
-        application_.close()
+        served.close()
         listener.close()
 
 
@@ -247,17 +223,11 @@ def _reloading(reload: Callable[[], None]) -> Callable[[], None]:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(128)
+        return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        listener.close()
-        raise BindError(
-            f"cannot bind {host}:{port}: {error.strerror or error}; name another with --bind"
-        ) from error
-    return listener
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise BindError(f"cannot bind {host}:{port}: {reason}; name another with --bind") from error
 
 
 def _below(root: str, app: ASGIApp) -> ASGIApp:

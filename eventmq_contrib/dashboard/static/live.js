@@ -4,13 +4,11 @@
 "use strict";
 
 (function () {
-  const body = document.body;
-  if (!("live" in body.dataset)) return;
+  if (!("live" in document.body.dataset)) return;
 
-  const root = body.dataset.liveRoot;
-  const name = `eventmq${root}`;
+  const root = document.body.dataset.liveRoot;
   const mark = document.getElementById("connection");
-  const channel = "BroadcastChannel" in window ? new BroadcastChannel(name) : null;
+  const channel = "BroadcastChannel" in window ? new BroadcastChannel(`eventmq${root}`) : null;
   const POLL = 2000; // milliseconds between two polls
   const RETRY = 30000; // milliseconds after which a stream is tried again
   let cells = {};
@@ -28,15 +26,14 @@
   }
 
   function show(news) {
-    Object.assign(cells, news);
-    mark.classList.add("on");
-    mark.setAttribute("aria-label", "live");
+    cells = news;
+    connected(true);
     for (const element of document.querySelectorAll("[data-cell]")) {
-      const text = news[element.dataset.cell];
+      const text = cells[element.dataset.cell];
       if (text !== undefined && element.textContent !== text) element.textContent = text;
     }
     for (const element of document.querySelectorAll("[data-path]")) {
-      const path = news[element.dataset.path];
+      const path = cells[element.dataset.path];
       if (path !== undefined) element.setAttribute("d", path);
     }
     const live = document.getElementById("live");
@@ -54,7 +51,6 @@
     refreshed = Date.now();
     const at = [...live.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
     const sign = (each) => each.getAttribute("href") || each.getAttribute("aria-label");
-    const focusedSign = focused && sign(focused);
     htmx
       .ajax("GET", location.href, { target: "#live", select: "#live", swap: "outerHTML" })
       .then(function () {
@@ -63,12 +59,13 @@
         fresh.querySelectorAll(".scroll").forEach(function (box, n) {
           [box.scrollLeft, box.scrollTop] = at[n] || [0, 0];
         });
-        const all = focusedSign ? [...fresh.querySelectorAll("a, [tabindex]")] : [];
-        const same = all.find((each) => sign(each) === focusedSign);
+        const same = [...fresh.querySelectorAll("a, [tabindex]")].find(
+          (each) => focused && sign(each) === sign(focused),
+        );
         if (same) same.focus({ preventScroll: true });
         follow();
       })
-      .catch(lost);
+      .catch(() => connected(false));
   }
 
   function follow() { // keeps what runs in sight
@@ -80,15 +77,14 @@
     if (!seen) box.scrollLeft = x - box.clientWidth / 2;
   }
 
-  function lost() {
-    mark.classList.remove("on");
-    mark.setAttribute("aria-label", "not live");
+  function connected(yes) {
+    mark.classList.toggle("on", yes);
+    mark.setAttribute("aria-label", yes ? "live" : "not live");
   }
 
-  function take(news, whole) {
-    if (whole) cells = {};
+  function take(news) {
     show(news);
-    if (channel) channel.postMessage({ kind: "cells", whole: whole, cells: news });
+    if (channel) channel.postMessage(news);
   }
 
   function stopPolling() {
@@ -101,9 +97,9 @@
     try {
       const answer = await fetch(`${root}/live.json`, { cache: "no-store" });
       if (!answer.ok) throw new Error(String(answer.status));
-      take(await answer.json(), true);
+      take(await answer.json());
     } catch (_) {
-      lost();
+      connected(false);
     }
   }
 
@@ -119,10 +115,10 @@
 
   function openStream() {
     source = new EventSource(`${root}/live`);
-    source.addEventListener("snapshot", (event) => take(JSON.parse(event.data), true));
-    source.addEventListener("change", (event) => take(JSON.parse(event.data), false));
+    source.addEventListener("snapshot", (event) => take(JSON.parse(event.data)));
+    source.addEventListener("change", (event) => take({ ...cells, ...JSON.parse(event.data) }));
     source.addEventListener("error", function () {
-      lost();
+      connected(false);
       if (source && source.readyState === EventSource.CLOSED) {
         source = null;
         startPolling(); // no stream is left
@@ -133,12 +129,10 @@
   function close() {
     stopPolling();
     if (source) source.close();
-    source = null;
     if (waiting) waiting.abort();
-    waiting = null;
     if (release) release();
-    release = null;
-    lost();
+    source = waiting = release = null;
+    connected(false);
   }
 
   function open() {
@@ -148,9 +142,8 @@
       return;
     }
     waiting = new AbortController();
-    channel.postMessage({ kind: "hello" });
     navigator.locks
-      .request(name, { signal: waiting.signal }, function () {
+      .request(channel.name, { signal: waiting.signal }, function () {
         waiting = null;
         return new Promise(function (resolve) {
           release = resolve;
@@ -162,12 +155,7 @@
 
   if (channel) {
     channel.addEventListener("message", function (event) {
-      if (event.data.kind === "hello" && release) {
-        channel.postMessage({ kind: "cells", whole: true, cells: cells });
-      } else if (event.data.kind === "cells" && !release && !document.hidden) {
-        if (event.data.whole) cells = {};
-        show(event.data.cells);
-      }
+      if (!release && !document.hidden) show(event.data);
     });
   }
   follow();
