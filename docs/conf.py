@@ -33,6 +33,7 @@ default_role = "code"
 html_theme = "furo"
 html_title = f"EventMQ {release}"
 html_static_path = ["_static"]
+html_css_files = ["eventmq.css"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
@@ -116,7 +117,7 @@ def add_declared() -> None:
 
 
 #: What the HTML of a page must not have: errors of docutils, and lists of contents. Pages of Furo
-#: have one at their side, and its style sheet draws another one as an error. Sphinx warns of neither.
+#: have one at their side, and its style sheet draws another as an error. Sphinx warns of neither.
 ERROR_BOXES = ('class="contents', 'class="system-message', 'class="problematic')
 
 
