@@ -15,6 +15,16 @@ Settings
 
 .. Made by ``eventmq.settings.document()``; change the code, not this page.
 
+.. code-block:: toml
+
+   # eventmq.toml, in the working directory of the process
+   broker = "tcp://10.0.0.1:47291"
+   submit_timeout = 15.0
+
+.. code-block:: console
+
+   $ EVENTMQ_SUBMIT_TIMEOUT=15 eventmq settings
+
 Sources, later ones win: the defaults; ``[tool.eventmq]`` of ``pyproject.toml`` in the working
 directory; the top-level keys of ``eventmq.toml`` there; environment variables; arguments of
 ``EventMQ(...)`` and options of the command line.
@@ -31,21 +41,19 @@ are set, as ``plugins.NAME.OPTION``; in Python ``app.settings.plugin_options`` h
 options. It hides passwords in URLs, and options whose name contains *key*, *pass*, *pwd*, *secret*
 or *token*.
 
-"Read by" lists the processes that use a setting; in others it has no effect. The *client* is any
-process that submits jobs or waits for results, including a worker whose tasks do; *beat* is the
+Settings are grouped by the process that reads them; in others they have no effect. The *client* is
+any process that submits jobs or waits for results, including a worker whose tasks do; *beat* is the
 scheduler.
-
-.. list-table::
-   :header-rows: 1
-   :widths: 18 12 8 14 10 38
-
-   * - Name, environment variable
-     - Type
-     - Unit
-     - Default
-     - Read by
-     - Meaning; what is allowed
 """
+
+#: Process that reads a setting -> title of its section, in the order of the page.
+_SECTIONS = {
+    "": "Several processes",
+    "client": "Clients",
+    "worker": "Workers",
+    "broker": "The broker",
+    "beat": "Beats",
+}
 
 #: Process -> files of the package that read its settings.
 _READERS = {
@@ -129,13 +137,32 @@ def _named(text: str) -> set[str]:
 
 def document() -> str:
     """Return the text of ``docs/reference/settings.rst``."""
-    rows = []
+    sections: dict[str, list[str]] = {title: [] for title in _SECTIONS.values()}
     processes = readers()
     for row in describe(Settings()):
-        setting = FIELDS[row["name"]]
-        doc = setting.doc.replace("`", "``")
-        cells = [f"``{row['name']}``, ``{row['env']}``", f"``{row['type']}``", row["unit"]]
-        cells += [f"``{row['default']}``" if row["default"] else "empty"]
-        cells += [", ".join(processes[row["name"]]), f"{doc} Allowed: {setting.allowed}."]
-        rows.append("   * - " + "\n     - ".join(cells).replace("- \n", "-\n") + "\n")
-    return _PAGE + "".join(rows)
+        readers_of = processes[row["name"]]
+        only = readers_of[0] if len(readers_of) == 1 else ""
+        sections[_SECTIONS.get(only, _SECTIONS[""])].append(_definition(row, readers_of))
+    return _PAGE + "".join(
+        f"\n{title}\n{'-' * len(title)}\n{''.join(definitions)}"
+        for title, definitions in sections.items()
+        if definitions
+    )
+
+
+def _definition(row: dict[str, str], readers_of: list[str]) -> str:
+    """Return the definition of one setting."""
+    setting = FIELDS[row["name"]]
+    default = f"``{row['default']}``" if row["default"] else "empty"
+    read_by = "every process" if readers_of == ["all"] else ", ".join(readers_of)
+    return f"""
+.. confval:: {row["name"]}
+
+   {setting.doc.replace("`", "``")}
+
+   :Default: {" ".join([default, row["unit"]]).rstrip()}
+   :Allowed: {setting.allowed}
+   :Type: ``{row["type"]}``
+   :Variable: ``{row["env"]}``
+   :Read by: {read_by}
+"""
