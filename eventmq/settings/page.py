@@ -153,16 +153,17 @@ def document() -> str:
 def _definition(row: dict[str, str], readers_of: list[str]) -> str:
     """Return the definition of one setting."""
     setting = FIELDS[row["name"]]
-    default = f"``{row['default']}``" if row["default"] else "empty"
-    read_by = "every process" if readers_of == ["all"] else ", ".join(readers_of)
+    default = f"``{row['default']}`` {row['unit']}".rstrip() if row["default"] else "empty"
+    read_by = ""
+    if len(readers_of) > 1 or readers_of == ["all"]:
+        read_by = f" Read by {', '.join(readers_of).replace('all', 'every process')}."
+    # An address of an example is no link.
+    allowed = setting.allowed.replace("://", r"\://")
     return f"""
 .. confval:: {row["name"]}
 
    {setting.doc.replace("`", "``")}
 
-   :Default: {" ".join([default, row["unit"]]).rstrip()}
-   :Allowed: {setting.allowed}
-   :Type: ``{row["type"]}``
-   :Variable: ``{row["env"]}``
-   :Read by: {read_by}
+   Default {default}; variable ``{row["env"]}``; type ``{row["type"]}``.
+   Allowed: {allowed}.{read_by}
 """
