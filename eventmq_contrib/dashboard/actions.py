@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlencode
 
 from eventmq.cli import printable
@@ -21,6 +19,8 @@ from eventmq_contrib.dashboard.pages import FILTERS, filters_of
 from eventmq_contrib.dashboard.web import of_broker
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.responses import Response
 
     from eventmq_contrib.dashboard.data import Broker
@@ -36,95 +36,132 @@ MAX_ACTOR: Final = 200
 #: Fields of pages that are none of an action.
 _OF_PAGES = frozenset({"note", "form_token"})
 
-#: Filters of operations on failed jobs.
-_OF_FAILED = ("queue", "task", "error", "since", "until")
-
 _DONE = {"cancel": "cancelled", "retry": "queued again", "drop": "dropped"}
 
 _BULK_ID = re.compile(r"[0-9a-f]{32}")
 
 Fields = dict[str, list[str]]
 
-#: Broker, fields, actor -> what was done.
-Perform = Callable[["Broker", Fields, str], str]
 
-
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """Something that a user can do.
 
     Attributes:
-        question: What is asked before; ``{queue}`` and others are fields.
         button: What the button says.
-        fields: Fields that must be there.
-        perform: Does it; returns what was done, for the user.
-        back: The page to which the user returns.
+        question: What is asked before; ``{queue}`` and others are fields.
+        needs: Field that must be there, "" for none.
         bulk: Action of the broker's bulk operation, "" if it is none.
         grave: Whether it cannot be undone.
     """
 
-    question: str
     button: str
-    fields: tuple[str, ...]
-    perform: Perform
-    back: Callable[[Fields], str]
+    question: str
+    needs: str
     bulk: str = ""
     grave: bool = False
 
 
-def _queue_action(call: str, done: str) -> Perform:
-    def perform(broker: Broker, fields: Fields, actor: str) -> str:
-        queue = fields["queue"][0]
-        broker.ask(call, {"queue": queue, "actor": actor})
+#: Actions by name. Fields of a question are those of the form.
+ACTIONS: dict[str, Action] = {
+    "pause": Action(
+        "Pause the queue",
+        "Queue {queue}: its jobs wait until it is resumed; those that run go on.", "queue",
+    ),
+    "resume": Action(
+        "Resume the queue", "Queue {queue}: its jobs are handed out again.", "queue"
+    ),
+    "purge": Action(
+        "Purge the queue",
+        "Queue {queue}: its waiting and delayed jobs are cancelled; those that run go on.",
+        "queue", "cancel", grave=True,
+    ),
+    "cancel": Action("Cancel", "{jobs}. A worker that runs one is told to stop.", "id", grave=True),
+    "cancel-graph": Action(
+        "Cancel the graph", "All unfinished jobs of the graph of job {id}.", "id", grave=True
+    ),
+    "retry": Action(
+        "Retry",
+        "{jobs}. Each keeps its id and its arguments, and runs as its next attempt.", "id",
+    ),
+    "drop": Action("Drop", "{jobs}. Arguments, errors and logs are deleted.", "id", grave=True),
+    "bulk-retry": Action(
+        "Retry all that match", "All failed jobs that match run again.", "", "retry"
+    ),
+    "bulk-drop": Action(
+        "Drop all that match",
+        "All failed jobs that match are deleted, with their arguments, errors and logs.",
+        "", "drop", grave=True,
+    ),
+    "bulk-cancel": Action(
+        "Cancel all that match",
+        "All jobs that match and have not started are cancelled.", "", "cancel", grave=True,
+    ),
+    "run": Action(
+        "Run now",
+        "Schedule {name}: its job is submitted now. Its fire times stay as they are.", "name",
+    ),
+    "enable": Action(
+        "Enable the schedule", "Schedule {name}: it fires again from now on.", "name"
+    ),
+    "disable": Action(
+        "Disable the schedule", "Schedule {name}: it does not fire until it is enabled.", "name"
+    ),
+}  # fmt: skip
+
+
+def _perform(name: str, broker: Broker, fields: Fields, actor: str) -> str:
+    """Carry out an action, and return what was done."""
+    first = _first(fields)
+    if name in {"pause", "resume"}:
+        broker.ask(name, {"queue": first["queue"], "actor": actor})
         broker.refresh(0.0)
-        return f"Queue {queue} is {done}."
-
-    return perform
-
-
-def _jobs_action(call: str, done: str) -> Perform:
-    """Return an action on jobs by their ids."""
-
-    def perform(broker: Broker, fields: Fields, actor: str) -> str:
-        ids = fields["id"]
-        arguments: dict[str, Any] = {"ids": ids, "actor": actor}
-        if call == "cancel":
-            arguments["reason"] = fields.get("reason", [""])[0] or f"cancelled by {actor}"
-        if call == "retry" and len(fields.get("attempt", ())) == len(ids):
-            # A form that is sent twice retries nothing twice.
-            arguments["attempts"] = [int(each) for each in fields["attempt"] if each.isdecimal()]
-        rows = broker.ask(call, arguments)
-        others = [(job_id, state) for job_id, state, _ in rows if state != done]
-        number = len(rows) - len(others)
-        text = f"{number:,} job{'' if number == 1 else 's'} {_DONE[call]}."
-        for job_id, state in others[:5]:
-            text += f" Job {job_id} was left alone: it is {state or 'not known'}."
-        return text + (f" {len(others) - 5:,} others were left alone." if len(others) > 5 else "")  # noqa: PLR2004
-
-    return perform
+        return f"Queue {first['queue']} is {name}d."
+    if name == "run":
+        job = broker.client.schedules.run(first["name"], actor=actor)
+        return f"Schedule {first['name']} was run: job {job.id}."
+    if name in {"enable", "disable"}:
+        getattr(broker.client.schedules, name)(first["name"], actor=actor)
+        return f"Schedule {first['name']} is {name}d."
+    if name == "cancel-graph":
+        arguments = {"id": first["id"], "reason": f"cancelled by {actor}", "actor": actor}
+        answer = broker.ask("cancel_graph", arguments)
+        return f"{answer['count']:,} jobs of the graph were cancelled."
+    return _of_jobs(name, broker, fields, actor)
 
 
-def _cancel_graph(broker: Broker, fields: Fields, actor: str) -> str:
-    reason = f"cancelled by {actor}"
-    answer = broker.ask("cancel_graph", {"id": fields["id"][0], "reason": reason, "actor": actor})
-    return f"{answer['count']:,} jobs of the graph were cancelled."
+def _of_jobs(call: str, broker: Broker, fields: Fields, actor: str) -> str:
+    """Cancel, retry or drop jobs by their ids."""
+    ids, attempts = fields["id"], fields.get("attempt", [])
+    arguments: dict[str, Any] = {"ids": ids, "actor": actor}
+    if call == "cancel":
+        arguments["reason"] = _first(fields).get("reason") or f"cancelled by {actor}"
+    if call == "retry" and len(attempts) == len(ids):
+        # A form that is sent twice retries nothing twice.
+        arguments["attempts"] = [int(each) for each in attempts if each.isdecimal()]
+    rows = broker.ask(call, arguments)
+    done = "queued" if call == "retry" else _DONE[call]
+    others = [(job_id, state) for job_id, state, _ in rows if state != done]
+    number = len(rows) - len(others)
+    text = f"{number:,} job{'' if number == 1 else 's'} {_DONE[call]}."
+    for job_id, state in others[:5]:
+        text += f" Job {job_id} was left alone: it is {state or 'not known'}."
+    return text + (f" {len(others) - 5:,} others were left alone." if len(others) > 5 else "")  # noqa: PLR2004
 
 
-def _bulk_action(action: str, **more: Any) -> Perform:
-    """Return an action on all jobs that match; the broker carries it out."""
-
-    def perform(broker: Broker, fields: Fields, actor: str) -> str:
-        arguments = _bulk_filters(action, fields)
-        bulk_id = fields["bulk_id"][0]
-        if not _BULK_ID.fullmatch(bulk_id):
-            raise ProtocolError("the id of a bulk operation is made by the page", code="bad-id")
-        if action == "cancel":
-            arguments["reason"] = more.get("reason", f"cancelled by {actor}")
-        # The id came with the question: a form that is sent twice starts one operation.
-        broker.bulk(bulk_id, {**arguments, **more, "action": action, "actor": actor})
-        return ""
-
-    return perform
+def _begin(name: str, broker: Broker, fields: Fields, actor: str) -> None:
+    """Begin an action on all jobs that match; the broker carries it out."""
+    action, bulk_id = ACTIONS[name].bulk, _first(fields).get("bulk_id", "")
+    arguments = {**_bulk_filters(action, fields), "action": action, "actor": actor}
+    if not _BULK_ID.fullmatch(bulk_id):
+        raise ProtocolError(
+            "the form has no bulk_id, which the page makes: open the question first", code="bad-id"
+        )
+    if action == "cancel":
+        arguments["reason"] = f"cancelled by {actor}"
+    if name == "purge":
+        arguments |= {"reason": "purged", "operation": "purge"}
+    # The id came with the question: a form that is sent twice starts one operation.
+    broker.ask("bulk", {"id": bulk_id, **arguments})
 
 
 def _first(fields: Fields) -> dict[str, str]:
@@ -140,93 +177,23 @@ def _bulk_filters(action: str, fields: Fields) -> dict[str, Any]:
             "jobs one by one, or leave it out",
             code="bad-filter",
         )
-    names = ("queue", "task", "state") if action == "cancel" else _OF_FAILED
-    return filters_of(first, names)
+    if action == "cancel":
+        return filters_of(first, ("queue", "task", "state"))
+    return filters_of(first, ("queue", "task", "error", "since", "until"))
 
 
-def _schedule_action(operation: str) -> Perform:
-    def perform(broker: Broker, fields: Fields, actor: str) -> str:
-        name = fields["name"][0]
-        if operation == "run":
-            return f"Schedule {name} was run: job {broker.run_schedule(name, actor=actor)}."
-        broker.switch_schedule(name, on=operation == "enable", actor=actor)
-        return f"Schedule {name} is {operation}d."
-
-    return perform
-
-
-def _to_queue(fields: Fields) -> str:
-    return f"queues/{quote(fields['queue'][0], safe='')}"
-
-
-def _to_job(fields: Fields) -> str:
-    if len(fields["id"]) == 1 and "from" not in fields:
-        return f"jobs/{quote(fields['id'][0], safe='')}"
-    return _to_failed(fields)
-
-
-def _to_failed(fields: Fields) -> str:
-    chosen = {name: text for name, text in _first(fields).items() if name in FILTERS and text}
-    page = "jobs" if fields.get("from") == ["jobs"] else "failed"
+def _back(needs: str, fields: Fields) -> str:
+    """Return the page to which the user returns."""
+    first = _first(fields)
+    if needs == "name":
+        return "schedules"
+    if needs == "queue":
+        return f"queues/{quote(first['queue'], safe='')}"
+    if needs and len(fields["id"]) == 1 and "from" not in fields:
+        return f"jobs/{quote(first['id'], safe='')}"
+    chosen = {name: first[name] for name in FILTERS if first.get(name)}
+    page = "jobs" if first.get("from") == "jobs" else "failed"
     return f"{page}?{urlencode({**chosen, 'list': '1'})}"
-
-
-#: Actions by name. Fields of a question are those of the form.
-ACTIONS: dict[str, Action] = {
-    "pause": Action(
-        "Queue {queue}: its jobs wait until it is resumed; those that run go on.",
-        "Pause the queue", ("queue",), _queue_action("pause", "paused"), _to_queue,
-    ),
-    "resume": Action(
-        "Queue {queue}: its jobs are handed out again.",
-        "Resume the queue", ("queue",), _queue_action("resume", "resumed"), _to_queue,
-    ),
-    "purge": Action(
-        "Queue {queue}: its waiting and delayed jobs are cancelled; those that run go on.",
-        "Purge the queue", ("queue",), _bulk_action("cancel", reason="purged", operation="purge"),
-        _to_queue, bulk="cancel", grave=True,
-    ),
-    "cancel": Action(
-        "{jobs}. A worker that runs one is told to stop.",
-        "Cancel", ("id",), _jobs_action("cancel", "cancelled"), _to_job, grave=True,
-    ),
-    "cancel-graph": Action(
-        "All unfinished jobs of the graph of job {id}.",
-        "Cancel the graph", ("id",), _cancel_graph, _to_job, grave=True,
-    ),
-    "retry": Action(
-        "{jobs}. Each keeps its id and its arguments, and runs as its next attempt.",
-        "Retry", ("id",), _jobs_action("retry", "queued"), _to_job,
-    ),
-    "drop": Action(
-        "{jobs}. Arguments, errors and logs are deleted.",
-        "Drop", ("id",), _jobs_action("drop", "dropped"), _to_job, grave=True,
-    ),
-    "bulk-retry": Action(
-        "All failed jobs that match run again.",
-        "Retry all that match", (), _bulk_action("retry"), _to_failed, bulk="retry",
-    ),
-    "bulk-drop": Action(
-        "All failed jobs that match are deleted, with their arguments, errors and logs.",
-        "Drop all that match", (), _bulk_action("drop"), _to_failed, bulk="drop", grave=True,
-    ),
-    "bulk-cancel": Action(
-        "All jobs that match and have not started are cancelled.",
-        "Cancel all that match", (), _bulk_action("cancel"), _to_failed, bulk="cancel", grave=True,
-    ),
-    "run": Action(
-        "Schedule {name}: its job is submitted now. Its fire times stay as they are.",
-        "Run now", ("name",), _schedule_action("run"), lambda _: "schedules",
-    ),
-    "enable": Action(
-        "Schedule {name}: it fires again from now on.",
-        "Enable the schedule", ("name",), _schedule_action("enable"), lambda _: "schedules",
-    ),
-    "disable": Action(
-        "Schedule {name}: it does not fire until it is enabled.",
-        "Disable the schedule", ("name",), _schedule_action("disable"), lambda _: "schedules",
-    ),
-}  # fmt: skip
 
 
 def _asked(visit: Visit) -> tuple[Action, Fields]:
@@ -247,9 +214,8 @@ def _asked(visit: Visit) -> tuple[Action, Fields]:
     if name not in ACTIONS:
         raise ProtocolError(f"there is no action {name[:40]!r}", code="no-action")
     action = ACTIONS[name]
-    missing = [field for field in action.fields if not fields.get(field, [""])[0]]
-    if missing:
-        raise ProtocolError(f"the action {name} lacks: {', '.join(missing)}", code="no-field")
+    if action.needs and not fields.get(action.needs, [""])[0]:
+        raise ProtocolError(f"the action {name} lacks: {action.needs}", code="no-field")
     return action, fields
 
 
@@ -274,8 +240,9 @@ async def confirm(visit: Visit) -> Response:
     return visit.page(
         "confirm.html", spec=action, question=action.question.format_map({**shown, "jobs": jobs}),
         # In the address: a form would change line ends and other characters of names.
-        target=visit.link(f"act/{visit.path('action')}", **fields), back=action.back(fields),
-        counted=counted, filters={name: shown[name] for name in FILTERS if shown.get(name)},
+        target=visit.link(f"act/{visit.path('action')}", **fields), counted=counted,
+        back=_back(action.needs, fields),
+        filters={name: shown[name] for name in FILTERS if shown.get(name)},
     )  # fmt: skip
 
 
@@ -283,15 +250,14 @@ async def act(visit: Visit) -> Response:
     """Do something, and say what was done on the page to which the user returns."""
     action, fields = _asked(visit)
     actor = printable(visit.user.name)[:MAX_ACTOR]
-    if action.bulk and not fields.get("bulk_id"):
-        raise ProtocolError("the form has no bulk_id: open the question first", code="no-field")
-    note = await visit.run(action.perform, visit.broker, fields, actor)
+    perform = _begin if action.bulk else _perform
+    note = await visit.run(perform, visit.path("action"), visit.broker, fields, actor)
     logger.info("%s, by %s of the dashboard at broker %s", action.button, actor, visit.broker.name)
-    page = action.back(fields)
+    page = _back(action.needs, fields)
     if action.bulk:
         more = {name: text for name, text in _first(fields).items() if name in {"total", "least"}}
         page = f"bulk/{fields['bulk_id'][0]}?{urlencode(more | {'back': page})}"
-    return visit.redirect(page, note)
+    return visit.redirect(page, note or "")
 
 
 ROUTES = [

@@ -12,10 +12,11 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from eventmq.errors import BrokerUnavailable, EventMQError, JobNotFound, NotAllowed
 from eventmq.sdk import decode_error
@@ -95,21 +96,20 @@ class Snapshot:
         return self.status.get("role") == "standby"
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """Rows of a listing.
 
     Attributes:
-        rows: The jobs.
+        rows: The jobs, or groups of failed jobs.
         cursor: Where the next page begins, "" at the end.
         searched_to: Unix time of the oldest job examined, 0.0 for none.
-        full: Whether the page has as many rows as were asked for.
+        full: Whether it has as many jobs as were asked for; of groups, whether there are more.
     """
 
     rows: list[dict[str, Any]]
     cursor: str
     searched_to: float
-    full: bool
+    full: bool = False
 
 
 class Broker:
@@ -167,20 +167,31 @@ class Broker:
 
     # Reads
 
-    def ask(self, name: str, arguments: Row | None = None) -> Any:
-        """Make a call; raises at once if the broker did not answer a moment ago.
-
-        Raises:
-            BrokerUnavailable: The broker does not answer.
-            EventMQError: It refuses the call.
-        """
-        self.check()
-        return self.app.ask(name, arguments)
-
     def check(self) -> None:
         """Raise `BrokerUnavailable` if the broker did not answer a moment ago."""
         if self.snapshot.missing and time.monotonic() - self._tried < AWAY:
             raise BrokerUnavailable(self.snapshot.missing)
+
+    @property
+    def client(self) -> EventMQ:
+        """The client, after `check`."""
+        self.check()
+        return self.app
+
+    def ask(self, name: str, arguments: Row | None = None) -> Any:
+        """Make a call of the broker, after `check`."""
+        return self.client.ask(name, arguments)
+
+    def _search(self, call: str, rows: str, arguments: dict[str, Any]) -> Iterator[Page]:
+        """Yield pages of a search until its end, or until it takes too long."""
+        searched_to, end = 0.0, time.monotonic() + SEARCH
+        while True:
+            answer = self.ask(call, arguments)
+            arguments["cursor"] = answer["cursor"]
+            searched_to = answer["searched_to"] or searched_to
+            yield Page(answer[rows], answer["cursor"], searched_to)
+            if not answer["cursor"] or time.monotonic() > end:
+                return
 
     def page(self, listing: str, filters: Row, cursor: str, limit: int) -> Page:
         """Return the next rows of a listing that match; fewer if that takes too long.
@@ -192,15 +203,13 @@ class Broker:
             limit: Maximum number of rows.
         """
         rows: list[dict[str, Any]] = []
-        searched_to, end = 0.0, time.monotonic() + SEARCH
-        while True:
-            arguments = {**filters, "cursor": cursor, "limit": limit - len(rows)}
-            answer = self.ask(listing, arguments)
-            rows += answer[listing]
-            cursor, searched_to = answer["cursor"], answer["searched_to"] or searched_to
-            full = len(rows) >= limit
-            if not cursor or full or time.monotonic() > end:
-                return Page(rows, cursor, searched_to, full)
+        arguments = {**filters, "cursor": cursor, "limit": limit}
+        for page in self._search(listing, listing, arguments):
+            rows += page.rows
+            arguments["limit"] = limit - len(rows)
+            if len(rows) >= limit:
+                break
+        return page._replace(rows=rows, full=len(rows) >= limit)
 
     def failures(self, filters: Row) -> Page:
         """Return failed jobs by fingerprint, as far as there was time to count them.
@@ -213,23 +222,16 @@ class Broker:
             failed last is the first.
         """
         groups: dict[tuple[str, str], dict[str, Any]] = {}
-        cursor, searched_to, end = "", 0.0, time.monotonic() + SEARCH
-        while True:
-            answer = self.ask("failures", {**filters, "cursor": cursor})
-            for row in answer["groups"]:
-                group = groups.get((row["task"], row["error"]))
-                if group is None:
-                    error = decode_error(row["result"]) if row["result"] else None
-                    message = error.message if error is not None else ""
-                    groups[row["task"], row["error"]] = {**row, "message": message}
+        for page in self._search("failures", "groups", {**filters}):
+            for row in page.rows:
+                group = groups.setdefault((row["task"], row["error"]), row)
+                if group is row:
+                    row["message"] = decode_error(row["result"]).message if row["result"] else ""
                     continue
                 group["count"] += row["count"]
                 group["first"] = min(group["first"], row["first"])
-                for queue, number in row["queues"].items():
-                    group["queues"][queue] = group["queues"].get(queue, 0) + number
-            cursor, searched_to = answer["cursor"], answer["searched_to"] or searched_to
-            if not cursor or time.monotonic() > end:
-                return Page([*groups.values()], cursor, searched_to, bool(cursor))
+                group["queues"] = dict(Counter(group["queues"]) + Counter(row["queues"]))
+        return page._replace(rows=[*groups.values()], full=bool(page.cursor))
 
     def job(self, job_id: str, *, args: bool) -> dict[str, Any]:
         """Return what the broker knows of a job, with its logs; its arguments only on request.
@@ -237,8 +239,7 @@ class Broker:
         Raises:
             JobNotFound: The broker does not know it.
         """
-        self.check()
-        job = self.app.job(job_id)
+        job = self.client.job(job_id)
         try:
             return job.info(args=args, logs=True)
         except NotAllowed as error:
@@ -258,8 +259,7 @@ class Broker:
 
     def schedules(self) -> list[dict[str, Any]]:
         """Return the schedules by name, with next fire time and the state of the last job."""
-        self.check()
-        stored = self.app.schedules.list()
+        stored = self.client.schedules.list()
         states = self._states([each.last_job for each in stored if each.last_job])
         return [
             {
@@ -275,8 +275,7 @@ class Broker:
         Raises:
             ScheduleNotFound: There is none of this name.
         """
-        self.check()
-        schedule = self.app.schedules.get(name)
+        schedule = self.client.schedules.get(name)
         ids = [schedule.last_job] if schedule.last_job else []
         with _trigger_of(schedule):
             ids += [each for each in self.app.schedules.past_jobs(schedule) if each not in ids]
@@ -305,31 +304,6 @@ class Broker:
                 times.append(following + schedule.jitter_at(following, schedules.store.identity))
                 bare = replace(bare, last_fire_time=following)
         return times
-
-    # Actions
-
-    def switch_schedule(self, name: str, *, on: bool, actor: str) -> None:
-        """Enable or disable a schedule.
-
-        Raises:
-            ScheduleNotFound: There is none of this name.
-        """
-        self.check()
-        switch = self.app.schedules.enable if on else self.app.schedules.disable
-        switch(name, actor=actor)
-
-    def run_schedule(self, name: str, *, actor: str) -> str:
-        """Submit the job of a schedule now, and return its id."""
-        self.check()
-        return self.app.schedules.run(name, actor=actor).id
-
-    def bulk(self, bulk_id: str, arguments: Row | None = None) -> dict[str, Any]:
-        """Start a bulk operation, or continue to watch one; return its progress.
-
-        Without arguments nothing starts.
-        """
-        answer: dict[str, Any] = self.ask("bulk", {"id": bulk_id, **(arguments or {})})
-        return answer
 
 
 @contextlib.contextmanager

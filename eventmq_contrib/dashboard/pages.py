@@ -279,7 +279,7 @@ async def bulk(visit: Visit) -> Response:
     """Show the progress of a bulk operation; nothing starts here."""
     bulk_id, total = visit.path("id"), visit.query.get("total", "")
     try:
-        progress = await visit.run(visit.broker.bulk, bulk_id)
+        progress = await visit.run(visit.broker.ask, "bulk", {"id": bulk_id})
     except ProtocolError:
         raise ProtocolError(
             f"the broker does not know a bulk operation {bulk_id[:40]!r}, or has forgotten it: it "
