@@ -170,26 +170,26 @@ def _first(fields: Fields) -> dict[str, str]:
 
 def _bulk_filters(action: str, fields: Fields) -> dict[str, Any]:
     first = _first(fields)
-    unsupported = [name for name in ("key", "text", "cursor") if first.get(name)]
+    of_failed = ("queue", "task", "error", "since", "until")
+    names = ("queue", "task", "state") if action == "cancel" else of_failed
+    unsupported = [name for name in FILTERS if first.get(name) and name not in names]
     if unsupported:
         raise ProtocolError(
             f"an operation on all jobs that match has no filter {', '.join(unsupported)}: choose "
             "jobs one by one, or leave it out",
             code="bad-filter",
         )
-    if action == "cancel":
-        return filters_of(first, ("queue", "task", "state"))
-    return filters_of(first, ("queue", "task", "error", "since", "until"))
+    return filters_of(first, names)
 
 
-def _back(needs: str, fields: Fields) -> str:
-    """Return the page to which the user returns."""
-    first = _first(fields)
+def _back(name: str, fields: Fields) -> str:
+    """Return the page to which the user of an action returns."""
+    needs, first = ACTIONS[name].needs, _first(fields)
     if needs == "name":
         return "schedules"
     if needs == "queue":
         return f"queues/{quote(first['queue'], safe='')}"
-    if needs and len(fields["id"]) == 1 and "from" not in fields:
+    if needs and len(fields["id"]) == 1 and "from" not in fields and name != "drop":
         return f"jobs/{quote(first['id'], safe='')}"
     chosen = {name: first[name] for name in FILTERS if first.get(name)}
     page = "jobs" if first.get("from") == "jobs" else "failed"
@@ -241,7 +241,7 @@ async def confirm(visit: Visit) -> Response:
         "confirm.html", spec=action, question=action.question.format_map({**shown, "jobs": jobs}),
         # In the address: a form would change line ends and other characters of names.
         target=visit.link(f"act/{visit.path('action')}", **fields), counted=counted,
-        back=_back(action.needs, fields),
+        back=_back(visit.path("action"), fields),
         filters={name: shown[name] for name in FILTERS if shown.get(name)},
     )  # fmt: skip
 
@@ -253,7 +253,7 @@ async def act(visit: Visit) -> Response:
     perform = _begin if action.bulk else _perform
     note = await visit.run(perform, visit.path("action"), visit.broker, fields, actor)
     logger.info("%s, by %s of the dashboard at broker %s", action.button, actor, visit.broker.name)
-    page = _back(action.needs, fields)
+    page = _back(visit.path("action"), fields)
     if action.bulk:
         more = {name: text for name, text in _first(fields).items() if name in {"total", "least"}}
         page = f"bulk/{fields['bulk_id'][0]}?{urlencode(more | {'back': page})}"

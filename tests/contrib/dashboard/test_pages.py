@@ -20,6 +20,7 @@ from eventmq.plugins.triggers import Every
 from eventmq.schedule import Loaded
 from eventmq.wire.curve import Certificate, write_new
 from eventmq_contrib.dashboard import OPERATOR, User, application
+from eventmq_contrib.dashboard.actions import ACTIONS
 from eventmq_contrib.dashboard.pages import trigger_text
 from tests.contrib.dashboard.conftest import SAME_SITE, TIMEOUT, Browser
 from tests.support.keyed_broker import Keys
@@ -271,21 +272,34 @@ def test_a_job_is_cancelled(app: EventMQ, browser: Browser) -> None:
     assert "1 job cancelled." in page or "left alone: it is cancelled" in page
 
 
-def test_every_action_is_an_event_with_its_user(app: EventMQ, browser: Browser) -> None:
+def test_every_action_is_an_event_with_its_user(
+    app: EventMQ, browser: Browser, failed: list[str]
+) -> None:
+    """Also one that finds nothing to do."""
     app.schedule("nightly", app.tasks["shop.good"].s(3), every(seconds=3600))
     job = app.send("shop.good", countdown=3600)
+    good = app.tasks["shop.good"]
+    graph = chord([good.options(countdown=3600).si(1)], good.si(2)).delay()
     actions = {
-        f"cancel?id={job.id}": "cancel", "pause?queue=default": "pause",
-        "resume?queue=default": "resume", "purge?queue=default": "purge",
+        f"cancel?id={job.id}": "cancel", f"cancel-graph?id={graph.id}": "cancel",
+        f"retry?id={failed[0]}": "retry", f"drop?id={failed[2]}": "drop",
+        "pause?queue=default": "pause", "resume?queue=default": "resume",
+        "purge?queue=default": "purge", "bulk-cancel?queue=default": "cancel",
         "disable?name=nightly": "disable", "enable?name=nightly": "enable",
         "run?name=nightly": "run", "bulk-drop": "drop", "bulk-retry": "retry",
     }  # fmt: skip
-    for action in actions:
+    assert {*ACTIONS} == {action.partition("?")[0] for action in actions}
+
+    def named() -> list[str]:
+        rows = app.ask("events.read")["rows"]
+        events = [event for first, _, body in rows for event in rows_of("b", first, body)]
+        return [e["operation"] for e in events if "olga" == e.get("actor")]
+
+    for action, operation in actions.items():
+        before = len(named())
         browser.confirm(f"/b/broker/confirm/{action}")
-    rows = app.ask("events.read")["rows"]
-    events = [event for first, _, body in rows for event in rows_of("b", first, body)]
-    named = [e["operation"] for e in events if (e["kind"], e.get("actor")) == ("operation", "olga")]
-    assert [*actions.values()] == named
+        until(lambda before=before: len(named()) > before, f"{action} has left an event")
+        assert {operation} == {*named()[before:]}, action
 
 
 # Failed jobs
@@ -308,6 +322,18 @@ def test_failed_jobs_are_found_by_text_and_error(browser: Browser) -> None:
     assert 1 == browser.get("/b/broker/failed?error=KeyError").count('name="chosen"')
     answer = browser.get("/b/broker/confirm/bulk-retry?text=second", 400)
     assert "has no filter text" in answer
+
+
+@pytest.mark.parametrize("query", ["queue=default&key=x", "queue=default&since=2h", "state=queued"])
+def test_a_page_offers_no_operation_that_would_ignore_its_filter(
+    app: EventMQ, browser: Browser, query: str
+) -> None:
+    app.send("shop.good", countdown=3600)
+    assert "bulk-cancel" in browser.get("/b/broker/jobs?queue=default")
+    assert "bulk-cancel" not in browser.get(f"/b/broker/jobs?{query}")
+    for name in ("key", "since"):
+        page = browser.get(f"/b/broker/confirm/bulk-cancel?queue=default&{name}=2h", 400)
+        assert f"has no filter {name}" in page
 
 
 def test_chosen_failed_jobs_are_retried_once(
