@@ -347,6 +347,7 @@ class Consumer:
             return
         self._closed = True
         if thread is None or runner is None:
+            self._pool.close()
             return
         self._pool.slots = 0
         self._pool.hand_back()
