@@ -22,6 +22,40 @@ __all__ = ["draw"]
 
 _OWN_COLOUR, _VARIANT_COLOUR, _PEER_COLOUR = "#1f6f54", "#8fc1ad", "#8a93a0"
 
+#: Row -> title of its plot, and what its axis measures.
+_TITLES = {
+    "enqueue_one": ("Jobs submitted one by one", "jobs per second"),
+    "enqueue_bulk": ("Jobs submitted many at once", "jobs per second"),
+    "drain": ("Waiting jobs run by two processes", "jobs per second"),
+    "flow": ("Jobs submitted and run at the same time", "jobs per second"),
+    "call": ("From the call to its result, median", "milliseconds"),
+    "round_trip": ("From the call to its result, median", "milliseconds"),
+    "latency_under_load": ("Start of a job at half of the peak rate, p99", "milliseconds"),
+    "mixed": ("Start of a short job beside jobs of 1 s, p99", "milliseconds"),
+    "memory": ("Memory of server and workers after their jobs", "MiB"),
+    "recovery": ("Until the job of a killed worker runs again", "seconds"),
+    "scale_children": ("More child processes in one worker", ""),
+    "scale_clients": ("More clients that submit at once", ""),
+    "scale_workers": ("More workers", ""),
+}
+
+#: Figure or axis of a row that scales -> its description with the unit.
+_AXES = {
+    "per_second": "jobs per second",
+    "receipt_p99_ms": "ms until a receipt, p99",
+    "broker_cpu_us_per_job": "broker, us per job",
+    "children": "child processes",
+    "clients": "clients",
+    "workers": "workers",
+}
+
+#: Parts of the name of a system, as people write them.
+_WORDS = {
+    "celery": "Celery", "dramatiq": "Dramatiq", "eventmq": "EventMQ", "huey": "Huey",
+    "postgresql": "PostgreSQL", "procrastinate": "Procrastinate", "rabbitmq": "RabbitMQ",
+    "redis": "Redis", "rq": "RQ", "saq": "SAQ", "sqlite": "SQLite", "taskiq": "Taskiq",
+}  # fmt: skip
+
 #: Inches: width, and height of a line of dots and of a curve.
 _WIDTH, _LINE, _CURVE = 7.0, 0.34, 2.2
 
@@ -55,15 +89,22 @@ def _dots(record: Record) -> Canvas | None:
                       capsize=3, color=_colour(system))  # fmt: skip
         axes.annotate(number(figure.median), (figure.median, index), (0, 5), ha="center",
                       textcoords="offset points", fontsize=8)  # fmt: skip
-    axes.set_yticks(range(len(values)), [system for system, _ in values])
+    axes.set_yticks(range(len(values)), [_named(system) for system, _ in values])
     axes.set_ylim(-0.6, len(values) - 0.3)
     axes.margins(x=0.1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    title, unit = _TITLES[record.name]
+    axes.set_title(title, loc="left")
     better = "less" if goal.less else "more"
-    axes.set_title(f"{record.name}: {goal.title}", loc="left")
-    axes.set_xlabel(f"{better} is better; the scale is logarithmic", loc="left")
+    axes.set_xlabel(f"{unit} (logarithmic; {better} is better)", loc="left")
     _plain(axes)
     return canvas
+
+
+def _named(system: str) -> str:
+    """Return the name of a system as people write it."""
+    return ", ".join(_WORDS.get(part, part) for part in system.split("-"))
 
 
 def _colour(system: str) -> str:
@@ -102,7 +143,9 @@ def _curves(record: Record) -> Canvas | None:
         axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
         axes.minorticks_off()
         axes.set_ylim(bottom=0)
-        axes.set_title(f"{record.name}: {name} over {axis}", loc="left")
+        axes.set_title(_TITLES[record.name][0], loc="left")
+        axes.set_xlabel(_AXES.get(axis, axis))
+        axes.set_ylabel(_AXES.get(name, name))
         _plain(axes)
     return canvas
 
