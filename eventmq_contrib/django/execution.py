@@ -1,0 +1,238 @@
+"""Execution of Django tasks in workers: the function of a job, its signals and connections."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import socket
+import traceback
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.conf import settings
+from django.db import close_old_connections, connections, reset_queries
+from django.utils.timezone import now
+
+from eventmq import EventMQError, JobCancelled, Reject, Retry, current_job
+from eventmq.sdk import parse_headers
+from eventmq_contrib.django import framework
+from eventmq_contrib.django.framework import TaskError, TaskResultStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq_contrib.django.backend import EventMQBackend
+
+__all__ = [
+    "PRIORITY", "RUN_AFTER", "WORKER", "call_of", "enqueued_at", "from_unix", "make_function",
+    "options_of", "task_options", "worker_name",
+]  # fmt: skip
+
+logger = logging.getLogger("eventmq.django")
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+#: Environment variable with the name that the broker knows the worker by, for its children.
+WORKER = "DJANGO_EVENTMQ_WORKER"
+
+#: Header with the ``run_after`` of a task, in ISO 8601.
+RUN_AFTER = "django-run-after"
+
+#: Added to a priority of Django, -100 to 100, for one of EventMQ, 0 to 255.
+PRIORITY = 100
+
+#: Version of the ids that begin with a time.
+UUID_WITH_TIME = 7
+
+#: Options that Django's task decides, or that its result needs.
+_RESERVED = frozenset({"name", "queue", "priority", "ignore_result", "serializer", "guarantee"})
+
+
+def task_options(**options: Any) -> Callable[[F], F]:
+    """Give a Django task options of EventMQ. Write it below ``@task``; other backends ignore it.
+
+    Args:
+        **options: Those of ``app.task(...)``, such as ``retries=3`` and ``timeout=60``, but not
+            name, queue, priority, ``ignore_result``, ``serializer`` and ``guarantee``.
+
+    Raises:
+        TypeError: An option is one of these.
+    """
+    if wrong := sorted(_RESERVED.intersection(options)):
+        raise TypeError(f"task_options does not take {', '.join(wrong)}: the backend sets it")
+
+    def decorate(function: F) -> F:
+        function._eventmq_options = options  # type: ignore[attr-defined]  # noqa: SLF001
+        return function
+
+    return decorate
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the options that `task_options` gave a function."""
+    return dict(getattr(function, "_eventmq_options", {}))
+
+
+def call_of(headers: str) -> dict[str, Any]:
+    """Return ``priority`` and ``run_after`` of Django in the headers of a job, as JSON."""
+    parsed = parse_headers(headers)
+    priority = min(parsed.priority - PRIORITY, PRIORITY)
+    return {"priority": priority, "run_after": dict(parsed.extra).get(RUN_AFTER)}
+
+
+def worker_name() -> str:
+    """Return the name that the broker knows the worker of this process by."""
+    return os.environ.get(WORKER) or f"{socket.gethostname()}:{os.getpid()}"
+
+
+def from_unix(timestamp: float | None) -> datetime | None:
+    """Return a time as Django has it, aware with ``USE_TZ``; None for none."""
+    if not timestamp:
+        return None
+    return datetime.fromtimestamp(timestamp, timezone.utc if settings.USE_TZ else None)
+
+
+def enqueued_at(job_id: str, created: float = 0.0) -> datetime | None:
+    """Return the time of ``enqueue()``, which is in the id that it made; ``created`` for another.
+
+    The time at which the broker got the job is later, with an outbox much later.
+    """
+    try:
+        made = UUID(job_id)
+    except ValueError:
+        return from_unix(created)
+    return from_unix((made.int >> 80) / 1000 if made.version == UUID_WITH_TIME else created)
+
+
+def make_function(task: Any, backend: EventMQBackend) -> Callable[..., Any]:
+    """Return the function of the EventMQ task that runs a Django task."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        attempt = _Attempt(task, backend, args, kwargs)
+        try:
+            attempt.begin()
+            return attempt.succeed(task.call(*attempt.arguments, **kwargs))
+        except BaseException as error:
+            attempt.fail(error)
+            raise
+        finally:
+            attempt.release()
+
+    async def arun(*args: Any, **kwargs: Any) -> Any:
+        attempt = _Attempt(task, backend, args, kwargs)
+        async with ThreadSensitiveContext():  # a thread, and connections, of its own
+            try:
+                await sync_to_async(attempt.begin)()
+                value = await task.func(*attempt.arguments, **kwargs)
+                return await sync_to_async(attempt.succeed)(value)
+            except BaseException as error:
+                await sync_to_async(attempt.fail)(error)
+                raise
+            finally:
+                await sync_to_async(connections.close_all)()
+
+    function: Any = run
+    if inspect.iscoroutinefunction(task.func) and not backend.inline:
+        function = arun
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(function, name, getattr(task.func, name))
+    # For keys made from arguments. Without annotations: Django converts no arguments.
+    parameters = [*inspect.signature(task.func).parameters.values()][bool(task.takes_context) :]
+    function.__signature__ = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
+    return function  # type: ignore[no-any-return]
+
+
+class _Attempt:
+    """One attempt of a job: a Django task with its arguments."""
+
+    def __init__(
+        self, task: Any, backend: EventMQBackend, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._task, self._backend = task, backend
+        self._args, self._kwargs = list(args), dict(kwargs)
+        self._job = current_job()
+        #: Transactions that were open before, as inside a test.
+        self._outer: list[str] = []
+        self._result: Any = None
+
+    @property
+    def arguments(self) -> Sequence[Any]:
+        """The positional arguments of the function."""
+        if self._task.takes_context:
+            return [framework.TaskContext(task_result=self._result), *self._args]
+        return self._args
+
+    def begin(self) -> None:
+        """Close old connections, and send `task_started`."""
+        close_old_connections()
+        reset_queries()
+        self._outer = _open_transactions()
+        self._result = self._running()
+        framework.task_started.send(type(self._backend), task_result=self._result)
+
+    def _running(self) -> Any:
+        """Return the result of the running job; the broker has what was before."""
+        job, started = self._job, now()
+        if job.attempt > 1:
+            try:
+                return self._backend.get_result(job.id)
+            except EventMQError as error:
+                logger.warning("the earlier attempts of job %s are not known: %s", job.id, error)
+        return framework.make_result(
+            self._backend.changed(self._task, job.queue, call_of(job.headers)),
+            job.id, self._args, self._kwargs, status=TaskResultStatus.RUNNING,
+            enqueued_at=enqueued_at(job.id, job.created), started_at=started,
+            last_attempted_at=started, worker_ids=[worker_name()] * job.attempt,
+        )  # fmt: skip
+
+    def succeed(self, value: Any) -> Mapping[str, Any]:
+        """Send `task_finished`; return the result of the job.
+
+        The broker forgets the call of a job that succeeded, so that is part of its result.
+        """
+        value = framework.normalize_json(value)
+        self._finish(TaskResultStatus.SUCCESSFUL, _return_value=value)
+        call = {"args": self._args, "kwargs": self._kwargs, **call_of(self._job.headers)}
+        return {"return_value": value, **call}
+
+    def fail(self, error: BaseException) -> None:
+        """Send `task_finished` if no other attempt follows."""
+        if self._result is None or self._result.is_finished or not self._is_last(error):
+            return
+        kind = type(error)
+        text = "".join(traceback.format_exception(kind, error, error.__traceback__))
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        errors = [*self._result.errors, TaskError(exception_class_path=path, traceback=text)]
+        self._finish(TaskResultStatus.FAILED, errors=errors)
+
+    def _is_last(self, error: BaseException) -> bool:
+        """Return whether a job has failed for good, as its executor decides it."""
+        if self._job.attempt > parse_headers(self._job.headers).retry_count:
+            return True
+        if isinstance(error, Retry | Reject | JobCancelled):
+            return not isinstance(error, Retry)
+        declared = self._backend.register(self._task).declared
+        return isinstance(error, declared.no_retry_on) or not isinstance(error, declared.retry_on)
+
+    def _finish(self, status: Any, **values: Any) -> None:
+        framework.change(self._result, status=status, finished_at=now(), **values)
+        framework.task_finished.send(type(self._backend), task_result=self._result)
+
+    def release(self) -> None:
+        """Roll back a transaction that the task left open, and close old connections."""
+        for alias in _open_transactions():
+            if alias not in self._outer:
+                text = "task %s left a transaction of the database %r open; it is rolled back"
+                logger.warning(text, self._job.task, alias)
+                connections[alias].close()
+                del connections[alias]
+        close_old_connections()
+
+
+def _open_transactions() -> list[str]:
+    """Return the databases with a transaction of ``atomic`` in this thread."""
+    opened = connections.all(initialized_only=True)
+    return [connection.alias for connection in opened if connection.in_atomic_block]

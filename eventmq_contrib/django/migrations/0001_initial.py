@@ -1,0 +1,50 @@
+"""Makes the table of the outbox with its own statements, and the permissions of the dashboard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.db import migrations, models
+
+from eventmq_contrib.outbox import DDL, TABLE
+
+if TYPE_CHECKING:
+    from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+
+
+def _make(_: Any, editor: BaseDatabaseSchemaEditor) -> None:
+    for statement in DDL.get(editor.connection.vendor, ()):
+        editor.execute(statement, params=None)
+
+
+def _drop(_: Any, editor: BaseDatabaseSchemaEditor) -> None:
+    editor.execute(f"DROP TABLE IF EXISTS {TABLE}", params=None)
+
+
+class Migration(migrations.Migration):
+    """The first."""
+
+    initial = True
+    operations: ClassVar = [
+        migrations.CreateModel(
+            name="OutboxJob",
+            fields=[
+                ("seq", models.BigAutoField(primary_key=True, serialize=False)),
+                *((name, models.TextField()) for name in ("job_id", "queue", "headers")),
+                ("body", models.BinaryField()),
+                ("ordering_key", models.TextField()),
+                ("created", models.FloatField()),
+                ("error", models.TextField()),
+            ],
+            options={
+                "db_table": TABLE,
+                "managed": False,
+                "default_permissions": (),
+                "permissions": [
+                    ("view_dashboard", "Can view the dashboard"),
+                    ("operate_dashboard", "Can act in the dashboard"),
+                ],
+            },
+        ),
+        migrations.RunPython(_make, _drop),
+    ]

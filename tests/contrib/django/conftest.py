@@ -1,0 +1,200 @@
+"""A Django project over a real broker, SQLite and PostgreSQL, and workers in processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("django", reason="needs django: the framework")
+
+from tests.support.postgres import Unavailable, close_shared_server, shared_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[3]
+
+SETTINGS = "tests.contrib.django.project.settings"
+
+#: Seconds for what takes a second on an idle machine.
+TIMEOUT = 30.0
+
+
+class Process:
+    """A program with a log, of which a line says that it is ready."""
+
+    def __init__(self, log: Path, *command: str, **environment: str) -> None:
+        self.log = log
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    def line(self, start: str) -> str:
+        """Return the line that begins so, when it is there."""
+
+        def found() -> str:
+            lines = [line for line in self.text.splitlines() if line.startswith(start)]
+            assert lines or self._process.poll() is None, self.text
+            return lines[0] if lines else ""
+
+        return until(found, f"{start} in {self.log}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait(self) -> int:
+        return self._process.wait(TIMEOUT)
+
+    def stop(self) -> str:
+        """End it gracefully; return its log."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        return self.text
+
+
+def until(ready: Callable[[], Any], what: str) -> Any:
+    """Return the first true value."""
+    end = time.monotonic() + TIMEOUT
+    while not (value := ready()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not in time: {what}")
+        time.sleep(0.01)
+    return value
+
+
+def ended(result: Any) -> Any:
+    """Return a result that has ended."""
+    until(lambda: result.refresh() or result.is_finished, f"the end of {result}")
+    return result
+
+
+@contextmanager
+def rolled_back(using: str = "default") -> Iterator[None]:
+    """A transaction, or a savepoint in one, that is rolled back."""
+    from django.db import transaction
+
+    with transaction.atomic(using=using):
+        yield
+        transaction.set_rollback(True, using=using)
+
+
+@pytest.fixture(scope="session")
+def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Django, set up in this process, with the tables of its databases; and the broker."""
+    folder = tmp_path_factory.mktemp("project")
+    broker = Process(
+        folder / "broker.log",
+        *("eventmq", "broker", "--bind", "tcp://127.0.0.1:0", "--data-dir", str(folder / "data")),
+    )
+    url = broker.line("ready").partition("main=")[2].split()[0]
+    before = dict(os.environ)
+    os.environ |= {
+        "DJANGO_SETTINGS_MODULE": SETTINGS, "PROJECT_FOLDER": str(folder), "PROJECT_BROKER": url,
+    }  # fmt: skip
+    with suppress(Unavailable):
+        server = shared_server()
+        request.config.add_cleanup(close_shared_server)
+        database = server.database()
+        os.environ["PROJECT_POSTGRESQL"] = database.__enter__()
+        request.config.add_cleanup(lambda: database.__exit__(None, None, None))
+    import django
+    from django.core.management import call_command
+    from django.db import connections
+
+    django.setup()
+    for alias in connections:
+        call_command("migrate", database=alias, run_syncdb=True, verbosity=0)
+    connections.close_all()
+    yield folder
+    from eventmq_contrib.django import backend
+
+    connections.close_all()
+    for app in backend._apps.values():
+        app.close()
+    broker.stop()
+    os.environ.clear()
+    os.environ.update(before)
+    time.tzset()  # Django has set the zone of its settings
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _connections_closed(project: Path) -> Iterator[None]:
+    yield
+    from django.db import connections
+
+    connections.close_all()
+
+
+@contextmanager
+def running_worker(folder: Path, *options: str, name: str = "worker", **environment: str) -> Any:
+    """Run ``manage.py eventmq_worker``."""
+    process = Process(
+        folder / f"{name}.log",
+        "django",
+        "eventmq_worker",
+        *options,
+        PROJECT_NAME=name,
+        **environment,
+    )
+    try:
+        process.line("ready")
+        yield process
+    finally:
+        process.stop()
+
+
+@pytest.fixture(scope="module")
+def worker(project: Path) -> Iterator[Process]:
+    """A worker with two child processes, for all queues but ``nobody``."""
+    with running_worker(project, "-c", "2", "-Q", "default,mail") as process:
+        yield process
+
+
+@pytest.fixture(params=["default", "postgresql"])
+def database(request: pytest.FixtureRequest, project: Path) -> str:
+    """The alias of a database, which is also that of its backend."""
+    from django.db import connections
+
+    if request.param not in connections:
+        pytest.skip("needs postgresql: no server is installed")
+    return str(request.param)
+
+
+@pytest.fixture
+def tasks(project: Path) -> Any:
+    from tests.contrib.django.project.shop import tasks
+
+    return tasks
+
+
+@pytest.fixture
+def postgresql(project: Path) -> str:
+    from django.db import connections
+
+    if "postgresql" not in connections:
+        pytest.skip("needs postgresql: no server is installed")
+    return "postgresql"

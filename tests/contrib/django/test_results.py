@@ -1,0 +1,194 @@
+"""Tasks that real workers run, and their results in another process."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from tests.contrib.django.conftest import ended, running_worker, until
+
+
+@pytest.fixture
+def framework(project):
+    from eventmq_contrib.django import framework
+
+    return framework
+
+
+@pytest.fixture
+def backend(framework):
+    return framework.task_backends["default"]
+
+
+def test_all_features_of_the_framework_are_supported(backend):
+    names = ("defer", "async_task", "get_result", "priority")
+    assert [True] * 4 == [getattr(backend, f"supports_{name}") for name in names]
+
+
+def test_a_result_has_all_of_its_job(tasks, backend, worker):
+    sent = tasks.add.enqueue(1, b=2)
+    assert sent.status == "READY"
+    result = ended(backend.get_result(sent.id))
+    assert (3, [1], {"b": 2}, [], 1) == (
+        result.return_value, result.args, result.kwargs, result.errors, result.attempts,
+    )  # fmt: skip
+    assert tasks.add == result.task
+    times = [result.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at]
+    assert sorted(times) == times
+    assert all(time.tzinfo is not None for time in times)
+    assert sent.enqueued_at == result.enqueued_at
+    assert result.worker_ids == [row["name"] for row in backend.app.ask("workers")]
+
+
+@pytest.mark.parametrize("priority", [-100, -1, 0, 50, 100])
+def test_a_call_is_given_back_exactly_before_and_after_it_ran(tasks, backend, worker, priority):
+    from django.utils import timezone
+
+    call = tasks.echo.using(
+        priority=priority, queue_name="mail", run_after=timezone.now() + timedelta(seconds=0.3)
+    )
+    arguments = [1 << 80, 1.5, None, True, "ä", {"x": [{}]}, b"bytes"]
+    sent = call.enqueue(*arguments, key="v")
+    arguments[-1] = "bytes"
+    waiting = backend.get_result(sent.id)
+    assert ("READY", call, arguments, {"key": "v"}) == (
+        waiting.status, waiting.task, waiting.args, waiting.kwargs,
+    )  # fmt: skip
+    result = ended(sent)
+    found = backend.get_result(sent.id)
+    assert (call, arguments, {"key": "v"}) == (found.task, found.args, found.kwargs)
+    assert [arguments, {"key": "v"}] == found.return_value == result.return_value
+    assert found.started_at >= call.run_after
+
+
+def test_jobs_of_higher_priority_come_first(tasks, backend, project):
+    task = tasks.now_utc.using(queue_name="nobody")
+    results = [task.using(priority=p).enqueue() for p in (-100, 100, -99, 0, 1)]
+    with running_worker(project, "-c", "1", "-Q", "nobody", name="ordered"):
+        times = [ended(result).return_value for result in results]
+    assert [1, 4, 3, 2, 0] == sorted(range(5), key=times.__getitem__)
+
+
+def test_a_failure_has_the_errors_and_workers_of_all_attempts(tasks, backend, worker):
+    sent = tasks.watched.using(priority=9).enqueue(9)
+    result = ended(backend.get_result(sent.id))
+    assert ("FAILED", 4, [9], 9) == (
+        result.status, result.attempts, result.args, result.task.priority,
+    )  # fmt: skip
+    assert [ValueError] * 4 == [each.exception_class for each in result.errors]
+    assert all(
+        f"ValueError: attempt {number}" in each.traceback
+        for number, each in enumerate(result.errors, start=1)
+    )
+    assert result.started_at < result.last_attempted_at <= result.finished_at
+    with pytest.raises(ValueError, match="failed"):
+        _ = result.return_value
+
+
+def test_a_task_knows_its_attempts_before(tasks, backend, worker):
+    sent = tasks.watched.using(priority=-3).enqueue(2)
+    result = ended(sent)
+    name = backend.app.ask("workers")[0]["name"]
+    assert [3, [name] * 3, 2, -3] == result.return_value
+    assert (2, [name] * 3) == (len(result.errors), result.worker_ids)
+
+
+def _signals(result):
+    from tests.contrib.django.project.shop.models import Seen
+
+    rows = Seen.objects.filter(job=result.id).order_by("pk")
+    assert {row.worker for row in rows} <= set(result.worker_ids)
+    return [(row.signal, row.status, row.attempt) for row in rows]
+
+
+def test_the_three_signals_are_sent_once_for_what_they_say(tasks, framework, worker):
+    enqueued = []
+
+    def keep(sender, task_result, **_):
+        enqueued.append((sender, task_result.id, task_result.enqueued_at is not None))
+
+    framework.task_enqueued.connect(keep)
+    good, bad = tasks.watched.enqueue(1), tasks.watched.enqueue(1, kind="Reject")
+    framework.task_enqueued.disconnect(keep)
+    sender = type(framework.task_backends["default"])
+    assert [(sender, good.id, True), (sender, bad.id, True)] == enqueued
+    assert [
+        ("started", "RUNNING", 1), ("started", "RUNNING", 2), ("finished", "SUCCESSFUL", 2),
+    ] == _signals(ended(good))  # fmt: skip
+    assert [("started", "RUNNING", 1), ("finished", "FAILED", 1)] == _signals(ended(bad))
+
+
+def test_coroutines_submit_run_and_are_read(tasks, worker):
+    async def scenario():
+        result = await tasks.awatched.aenqueue("async")
+        while not result.is_finished:
+            await asyncio.sleep(0.01)
+            await result.arefresh()
+        return await tasks.awatched.aget_result(result.id)
+
+    result = asyncio.run(scenario())
+    assert "async" == result.return_value
+    assert [("started", "RUNNING", 1), ("finished", "SUCCESSFUL", 1)] == _signals(result)
+
+
+def test_a_result_that_is_no_json_fails_the_task(tasks, worker):
+    result = ended(tasks.not_json.enqueue())
+    assert [TypeError] == [each.exception_class for each in result.errors]
+    assert "Unsupported type" in result.errors[0].traceback
+
+
+def test_a_cancelled_task_has_failed_with_an_error_that_can_be_imported(tasks, backend, worker):
+    from eventmq import JobCancelled
+    from eventmq_contrib.django import TaskError
+
+    waiting, running = tasks.too_late.using(queue_name="nobody"), tasks.sleep
+    for task, arguments in ((waiting, []), (running, [60])):
+        result = task.enqueue(*arguments)
+        if arguments:
+            until(lambda r=result: r.refresh() or r.status == "RUNNING", "running")
+            assert 1 == result.attempts
+        assert backend.app.job(result.id).cancel("no longer needed")
+        found = ended(backend.get_result(result.id))
+        [error] = found.errors
+        assert isinstance(error, TaskError)
+        assert ("FAILED", JobCancelled) == (found.status, error.exception_class)
+        assert "no longer needed" in error.traceback
+        assert found.finished_at is not None
+
+
+def test_an_expired_task_has_failed(tasks, backend):
+    from eventmq import JobExpired
+
+    result = ended(tasks.too_late.enqueue())
+    assert [JobExpired] == [each.exception_class for each in result.errors]
+
+
+def test_a_result_does_not_exist_after_its_retention(tasks, framework, backend, worker):
+    result = tasks.forgotten.enqueue()
+
+    def gone():
+        try:
+            backend.get_result(result.id)
+        except framework.TaskResultDoesNotExist:
+            return True
+        return False
+
+    until(gone, "retention")
+
+
+def test_what_is_no_task_of_the_project_has_no_result(tasks, framework, backend):
+    job = backend.app.send("somewhere.else", queue="nobody")
+    for job_id in (job.id, "unknown", ""):
+        with pytest.raises(framework.TaskResultDoesNotExist):
+            backend.get_result(job_id)
+    job.cancel()
+
+
+def test_a_task_that_kills_its_process_has_failed(tasks, project):
+    result = tasks.die.using(queue_name="nobody").enqueue()
+    with running_worker(project, "-c", "1", "-Q", "nobody", name="deadly"):
+        [error] = ended(result).errors
+    assert "eventmq.errors.WorkerLost" == error.exception_class_path
+    assert issubclass(error.exception_class, Exception)
