@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -22,11 +23,10 @@ BYTES = 8 * 1024 * 1024
 
 _FORMS = "postgresql://USER@HOST/NAME, mysql://USER:PASSWORD@HOST/NAME or sqlite:///PATH"
 
-#: Only the first row of a key is read, and the next one when that is deleted: its lock is the claim
-#: of the key.
-_CLAIM = f"""SELECT seq, length(body) FROM {TABLE} AS o WHERE error = '' AND (ordering_key = ''
-    OR NOT EXISTS (SELECT 1 FROM {TABLE} AS e
-        WHERE e.ordering_key = o.ordering_key AND e.seq < o.seq AND e.error = ''))"""  # noqa: S608
+#: Of the rows of a key only the first: its lock is the claim of the key.
+_CLAIM = f"""SELECT seq, length(body), ordering_key FROM {TABLE} AS o WHERE error = '' AND
+    (ordering_key = '' OR NOT EXISTS (SELECT 1 FROM {TABLE} AS e WHERE e.ordering_key <> '' AND
+        e.ordering_key = o.ordering_key AND e.seq < o.seq AND e.error = ''))"""  # noqa: S608
 
 _LOCKS = {
     "postgresql": " FOR UPDATE OF o SKIP LOCKED", "mysql": " FOR UPDATE SKIP LOCKED", "sqlite": ""
@@ -38,6 +38,7 @@ class Row(NamedTuple):
 
     seq: int
     created: float
+    ordering_key: str
     job_id: str
     queue: str
     headers: str
@@ -75,26 +76,30 @@ class Database:
             raise StoreError(f"{self.name}: {text}") from error
 
     def claim(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
-        """Begin a transaction, and return rows that no other relay gets until its end.
+        """Begin a transaction, and return rows that no other relay gets until its end, by seq.
 
         With SQLite others may get them too: a transaction would stop the writers meanwhile.
 
         Args:
             limit: Maximum number of rows.
-            without: Queues whose rows are left.
+            without: Queues whose rows are left, unless they follow another of the same key.
         """
         marks = ", ".join(["%s"] * len(without))
         sql = f"{_CLAIM} AND queue NOT IN ({marks})" if without else _CLAIM
         if self.vendor != "sqlite":
             self.execute("BEGIN")
         sql = f"{sql} ORDER BY seq LIMIT {limit}{_LOCKS[self.vendor]}"
-        seqs: list[int] = []
-        size = 0
-        for seq, length in self.execute(sql, without):
-            size += length
-            if size > BYTES and seqs:
-                break
-            seqs.append(seq)
+        claimed = self.execute(sql, without)
+        keys = [row[2] for row in claimed if row[2]]
+        if keys:  # the rest of each key belongs to the claim
+            sql = (
+                f"SELECT seq, length(body) FROM {TABLE} WHERE error = '' AND ordering_key IN "  # noqa: S608
+                f"({', '.join(['%s'] * len(keys))}) ORDER BY seq LIMIT {limit}"
+            )
+            claimed += self.execute(sql, keys)
+        sizes = {row[0]: row[1] for row in claimed}
+        total = dict(zip(sizes, accumulate(sizes.values()), strict=True))
+        seqs = [seq for seq in sizes if total[seq] <= BYTES] or list(sizes)[:1]
         sql = f"SELECT {', '.join(Row._fields)} FROM {TABLE} WHERE {_among(seqs)} ORDER BY seq"  # noqa: S608
         return [Row(*row) for row in self.execute(sql)] if seqs else []
 
@@ -171,7 +176,7 @@ def _postgresql(url: str) -> Database:
         connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
         # A relay that was stopped gives its rows back.
         connection.execute(
-            "SET default_transaction_isolation = 'read committed'; "
+            "SET default_transaction_isolation = 'read committed'; SET jit = off; "
             f"SET idle_in_transaction_session_timeout = '60s'; LISTEN {TABLE}"
         )
         return connection

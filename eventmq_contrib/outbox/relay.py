@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from eventmq import errors
@@ -39,8 +40,8 @@ RETRY, MAX_RETRY = 0.5, 8.0
 #: Seconds by which the clocks of application, relay and broker may differ.
 SKEW = 60.0
 
-#: Errors of a row that is not tried again at once.
-_PASSING = (errors.BrokerUnavailable, errors.DuplicateJob, errors.QueueFull, errors.RateLimited)
+#: Errors that may pass, so that the row waits.
+_WAITING = (errors.BrokerUnavailable, errors.QueueFull, errors.RateLimited)
 
 
 class Relay:
@@ -97,10 +98,9 @@ class Relay:
         now = time.monotonic()
         self._full = {queue: until for queue, until in self._full.items() if until > now}
         rows = self._database.claim(BATCH, list(self._full))
-        ends = {row.seq: self._check(row) for row in rows}
-        self._submit([row for row in rows if ends[row.seq] is None], ends)
+        ends = self._send(rows)
         sent, kept, later = [], [], None
-        for row in rows:
+        for row in (row for row in rows if row.seq in ends):
             error = ends[row.seq]
             if error is None or isinstance(error, errors.DuplicateJob):
                 sent.append(row.seq)
@@ -110,7 +110,7 @@ class Relay:
                 if row.queue not in self._full:
                     logger.warning("rows of a full queue wait in the outbox: %s", error)
                 self._full[row.queue] = now + MAX_RETRY
-            elif isinstance(error, _PASSING):
+            elif isinstance(error, _WAITING):
                 later = error
             else:
                 kept.append((row.seq, f"{type(error).__name__}: {error}"))
@@ -122,6 +122,29 @@ class Relay:
             logger.warning("the outbox goes on")
             self._pause = 0.0
         return len(sent) + len(kept)
+
+    def _send(self, rows: Sequence[Row]) -> Ends:
+        """Submit rows; return for each that was tried the error, or None for a receipt.
+
+        A row of a key is submitted after the receipt for the one before, in the next round.
+        """
+        ends: Ends = {}
+        rounds: dict[int, list[Row]] = {}
+        before: Counter[str] = Counter()
+        for row in rows:
+            rounds.setdefault(before[row.ordering_key], []).append(row)
+            before[row.ordering_key] += bool(row.ordering_key)
+        waiting: set[str] = set()  # keys of which a row waits
+        for number in sorted(rounds):
+            tried = [r for r in rounds[number] if r.ordering_key not in waiting]
+            tried = [r for r in tried if r.queue not in self._full]
+            ends.update((row.seq, self._check(row)) for row in tried)
+            self._submit([row for row in tried if ends[row.seq] is None], ends)
+            gone = {row.ordering_key for row in tried if not isinstance(ends[row.seq], _WAITING)}
+            waiting |= {row.ordering_key for row in rounds[number]} - gone - {""}
+            if any(isinstance(ends[row.seq], errors.BrokerUnavailable) for row in tried):
+                break
+        return ends
 
     def _check(self, row: Row) -> Exception | None:
         """Return why a row must not be sent, None if it may be."""
@@ -144,18 +167,19 @@ class Relay:
         try:
             with self._app.batch():
                 for row in others:
-                    self._app.send_encoded(*row[2:])
+                    self._app.send_encoded(*row[3:])
         except errors.BatchError as batch:
             for row, (_, status, error) in zip(others, batch.jobs, strict=True):
                 if status != "confirmed":
                     ends[row.seq] = error or errors.BrokerUnavailable(str(batch))
         # One job may be the reason why a message with many was refused.
-        refused = [r for r in others if not isinstance(ends[r.seq], (type(None), *_PASSING))]
+        final = (type(None), errors.DuplicateJob, *_WAITING)
+        refused = [row for row in others if not isinstance(ends[row.seq], final)]
         away = next((e for e in ends.values() if isinstance(e, errors.BrokerUnavailable)), None)
         for row in [*graphs, *refused]:
             try:
                 if away is None:
-                    self._app.send_encoded(*row[2:])
+                    self._app.send_encoded(*row[3:])
                 ends[row.seq] = away
             except errors.EventMQError as error:
                 ends[row.seq] = error
