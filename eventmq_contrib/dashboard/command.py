@@ -192,7 +192,15 @@ def _serve(apps: Mapping[str, EventMQ], given: Mapping[str, Any]) -> None:
         hosts=(*given["hosts"], *(LOOPBACK if loopback else (host,))),
         show_arguments=given["show_arguments"], read_only=given["read_only"],
     )  # fmt: skip
-    at_hangup(_reloading(served.access.reload), lambda: signal.raise_signal(signal.SIGTERM))
+
+    def reload() -> None:
+        try:
+            served.access.reload()
+            logger.info("SIGHUP: tokens and passwords were read again")
+        except SettingsError as error:
+            logger.error("SIGHUP: those from before remain in use: %s", error)  # noqa: TRY400 - expected
+
+    at_hangup(reload, lambda: signal.raise_signal(signal.SIGTERM))
     root = given["root_path"].strip("/") and f"/{given['root_path'].strip('/')}"
     scheme = "https" if given["tls_cert"] else "http"
     listener = _listen(host, port)
@@ -208,17 +216,6 @@ def _serve(apps: Mapping[str, EventMQ], given: Mapping[str, Any]) -> None:
     finally:
         served.close()
         listener.close()
-
-
-def _reloading(reload: Callable[[], None]) -> Callable[[], None]:
-    def again() -> None:
-        try:
-            reload()
-            logger.info("SIGHUP: tokens and passwords were read again")
-        except SettingsError as error:
-            logger.error("SIGHUP: those from before remain in use: %s", error)  # noqa: TRY400 - expected
-
-    return again
 
 
 def _listen(host: str, port: int) -> socket.socket:

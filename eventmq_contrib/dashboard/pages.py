@@ -124,11 +124,6 @@ async def workers(visit: Visit) -> Response:
 # Jobs
 
 
-def shown_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job of a listing with its error as text, and its length."""
-    return {**row, "error": error_text(row.get("error")), "ran": row.get("ran") or None}
-
-
 async def jobs(visit: Visit) -> Response:
     """List jobs, the newest first, page by page."""
     names = ("state", "queue", "task", "key", "since", "until")
@@ -147,14 +142,12 @@ async def _listing(visit: Visit, listing: str, names: tuple[str, ...]) -> Respon
     cursor = visit.query.get("cursor", "")[:500]
     if listing == "failures":
         found = await visit.run(broker.failures, filters)
-        rows = found.rows[:MAX_ROWS]
     else:
         found = await visit.run(broker.page, listing, filters, cursor, ROWS)
-        rows = [shown_row(row) for row in found.rows]
     given = {name: visit.query.get(name, "").strip() for name in names}
     return visit.page(
-        "failures.html" if listing == "failures" else "jobs.html", rows=rows, found=found,
-        filters=given, tasks=broker.tasks(), states=STATES, first=not cursor,
+        "failures.html" if listing == "failures" else "jobs.html", rows=found.rows[:MAX_ROWS],
+        found=found, filters=given, tasks=broker.tasks(), states=STATES, first=not cursor,
         page="jobs" if listing == "jobs" else "failed",
         chosen={name: value for name, value in given.items() if value},
     )  # fmt: skip
@@ -174,20 +167,11 @@ async def job(visit: Visit) -> Response:
     bars, whole = waterfall(rows, time.time())
     unfinished = size > len(rows) or any(row["state"] not in ENDED for row in rows)
     return visit.page(
-        "job.html", job=shown_row(info), steps=steps_of(info), attempts=[
-            {**each, "error": error_text(each["error"]), "traceback": traceback_of(each["error"])}
-            for each in info["attempts"]
-        ],
-        error=info["error"] and traceback_of(info["error"]), arguments=_arguments(info),
+        "job.html", job=info, steps=steps_of(info), arguments=_arguments(info),
         may_see=may_see, logs=info.get("logs") or [], bars=bars, whole=whole, problem=problem,
         drawing=draw(rows, size) if size > 1 else None, ended=info["state"] in ENDED,
         graph_is_open=bool(info["root"]) and unfinished,
     )  # fmt: skip
-
-
-def traceback_of(error: Any) -> str:
-    """Return the traceback of an error of a job, "" if it has none."""
-    return (error and error.traceback) or ""
 
 
 def _arguments(info: Mapping[str, Any]) -> list[str]:
@@ -241,7 +225,7 @@ async def schedule(visit: Visit) -> Response:
         zone, local = "UTC", timezone.utc
     return visit.page(
         "schedule.html", schedule=found, when=trigger_text, times=times, zone=zone, local=local,
-        rows=[shown_row(row) for row in fired],
+        rows=fired,
     )  # fmt: skip
 
 

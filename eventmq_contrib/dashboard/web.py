@@ -31,7 +31,7 @@ from eventmq_contrib.dashboard.access import Access, TokenAccess, User
 from eventmq_contrib.dashboard.data import Broker, Brokers, Busy
 from eventmq_contrib.dashboard.guard import Guard, form_token
 from eventmq_contrib.dashboard.live import Streams
-from eventmq_contrib.figures import duration
+from eventmq_contrib.figures import duration, error_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -104,7 +104,8 @@ class Dashboard:
         )  # fmt: skip
         self._environment.filters |= {
             "age": words.age, "clock": words.clock, "figure": words.figure,
-            "raw": escape, "duration": duration, "one_line": words.one_line, "size": words.size,
+            "raw": escape, "duration": duration, "one_line": words.one_line,
+            "error_text": error_text,
         }  # fmt: skip
         inside = Starlette(
             routes=[Route("/static/{name}", StaticFiles(directory=_FOLDER)), *routes],

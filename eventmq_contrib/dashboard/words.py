@@ -9,7 +9,7 @@ from datetime import datetime, timezone, tzinfo
 from eventmq.cli import printable
 from eventmq_contrib.figures import duration
 
-__all__ = ["age", "clock", "cut", "figure", "one_line", "read_time", "shown", "size"]
+__all__ = ["age", "clock", "cut", "figure", "one_line", "read_time", "shown"]
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])(?: ago)?")
 
@@ -57,15 +57,6 @@ def clock(
         return datetime.fromtimestamp(timestamp, zone).strftime(form) if timestamp else ""
     except (ValueError, OverflowError, OSError):
         return ""
-
-
-def size(number: float) -> str:
-    """Return a number of bytes in a suitable unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1000:  # noqa: PLR2004
-            return f"{number:.3g} {unit}"
-        number /= 1024
-    return f"{number:,.3g} GiB"
 
 
 def read_time(text: str) -> float:
