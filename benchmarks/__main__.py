@@ -18,6 +18,7 @@ from benchmarks import (
     listings,
     look_back,
     month,
+    outbox,
     overhead,
     postgres,
     report,
@@ -33,8 +34,8 @@ from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.measure import ROWS as COMPARED
 
 _PARTS = (
-    rows, life, limit, listings, resources, crash, gateways, journal, look_back, month, overhead,
-    postgres, scaling, spark, spark_source,
+    rows, life, limit, listings, resources, crash, gateways, journal, look_back, month, outbox,
+    overhead, postgres, scaling, spark, spark_source,
 )  # fmt: skip
 ROWS = {name: row for part in _PARTS for name, row in part.ROWS.items()}
 GOALS = {name: goals for part in _PARTS for name, goals in part.GOALS.items()}
