@@ -1,0 +1,7 @@
+"""Orders in the admin site."""
+
+from django.contrib import admin
+
+from orders.models import Order
+
+admin.site.register(Order)
