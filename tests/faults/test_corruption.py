@@ -22,7 +22,7 @@ def test_damage_never_causes_a_silent_wrong_answer(
 ) -> None:
     """Neither a lost job, nor an altered value, nor an error other than a `StoreError`.
 
-    Except that a log that was cut looks like one that was never longer; docs/reliability.rst says
+    Except that a log that was cut looks like one that was never longer; docs/lab/reliability.rst says
     so.
     """
     store = Store(tmp_path, killed=killed, jobs=60)

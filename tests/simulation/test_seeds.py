@@ -50,7 +50,7 @@ def test_a_shared_seed_that_failed_once_passes(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_a_seed_that_failed_once_passes(seed: int) -> None:
-    """The page docs/reliability.rst says what each of them found."""
+    """The page docs/lab/reliability.rst says what each of them found."""
     done = run("--first", str(seed), "--seeds", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
