@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
+from collections import Counter
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,8 @@ from eventmq.cli.program import program
 from eventmq.settings.record import FIELDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from docutils.nodes import TextElement, reference
     from sphinx.addnodes import pending_xref
     from sphinx.application import Sphinx
@@ -92,12 +96,72 @@ def escape_help(_: Sphinx, __: click.Context, lines: list[str]) -> None:
             lines[place] = re.sub(r"(?<![\w-])(--[a-z][a-z0-9-]*)", r"``\1``", escaped)
 
 
+#: An option that as many commands have, with the same words, is described once for all of them.
+SHARED_BY = 5
+
+
+def options_of(command: click.Command) -> list[click.Option]:
+    """Return the options that help texts show."""
+    return [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+
+
+def every_command(group: click.Group) -> Iterator[click.Command]:
+    """Yield the commands of a group and those below them."""
+    for command in group.commands.values():
+        yield command
+        if isinstance(command, click.Group):
+            yield from every_command(command)
+
+
+def identity(option: click.Option) -> tuple[str, str]:
+    """Return what two commands that share an option have in common."""
+    return ", ".join((*option.opts, *option.secondary_opts)), option.help or ""
+
+
+@functools.cache
+def shared_options() -> dict[tuple[str, str], click.Option]:
+    """Return the options that `SHARED_BY` commands have, the most common ones first."""
+    every = [each for command in every_command(program) for each in options_of(command)]
+    counts = Counter(map(identity, every))
+    options = {identity(each): each for each in every}
+    return {name: options[name] for name, count in counts.most_common() if count >= SHARED_BY}
+
+
+def list_shared(_: Sphinx, page: str, source: list[str]) -> None:
+    """Put the descriptions of shared options into the page about the command line."""
+    if page != "reference/cli":
+        return
+    lines: list[str] = []
+    for (names, text), option in shared_options().items():
+        flag = option.is_flag or option.count
+        value = "" if flag else f" <{option.make_metavar(click.Context(program))}>"
+        described = [text]
+        escape_help(_, click.Context(program), described)
+        # An address is no link.
+        line = described[0].replace("://", r"\://")
+        lines += [f".. option:: {names}{value}", "", f"   {line}", ""]
+    source[0] = source[0].replace(".. shared options", "\n".join(lines))
+
+
+def drop_shared(_: Sphinx, ctx: click.Context, lines: list[str]) -> None:
+    """Name shared options instead of describing them once more."""
+    blocks = re.split(r"^(?=\.\. option::)", "\n".join(lines), flags=re.MULTILINE)
+    kept, named = blocks[:1], []
+    for option, block in zip(options_of(ctx.command), blocks[1:], strict=True):
+        if identity(option) in shared_options():
+            named.append(f"``{option.opts[-1]}``")
+        else:
+            kept.append(block)
+    if named:
+        kept.append(f"\n:ref:`Shared options <shared-options>`: {', '.join(named)}.\n")
+    lines[:] = "".join(kept).split("\n")
+
+
 def add_variables(_: Sphinx, ctx: click.Context, lines: list[str]) -> None:
     """Name the environment variable of each option that is a setting."""
     text = "\n".join(lines)
-    options = [each for each in ctx.command.params if isinstance(each, click.Option)]
     blocks = re.split(r"^(?=\.\. option::)", text, flags=re.MULTILINE)[1:]
-    for option, block in zip([each for each in options if not each.hidden], blocks, strict=True):
+    for option, block in zip(options_of(ctx.command), blocks, strict=True):
         name = str(option.name)
         if name == "broker" or (ctx.command.name in OF_SETTINGS and name in SETTINGS):
             field = f"    :environment variable: ``EVENTMQ_{name.upper()}``\n"
@@ -139,5 +203,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     for part in ("description", "options", "epilog"):
         app.connect(f"sphinx-click-process-{part}", escape_help)
     app.connect("sphinx-click-process-options", add_variables)
+    app.connect("sphinx-click-process-options", drop_shared)
+    app.connect("source-read", list_shared)
     app.connect("html-page-context", find_error_boxes)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

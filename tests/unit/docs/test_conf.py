@@ -54,3 +54,20 @@ def test_no_page_has_a_list_of_contents_of_its_own() -> None:
         if re.search(r"^ *\.\. contents::", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert found == []
+
+
+def test_an_option_that_many_commands_have_is_described_once(conf: ModuleType) -> None:
+    conf.add_declared()
+    source = [".. shared options"]
+    conf.list_shared(None, "reference/cli", source)
+    assert source[0].count(".. option:: --json\n\n   Print JSON, and nothing else on stdout.") == 1
+    [queues] = [each for each in conf.every_command(conf.program) if each.name == "queues"]
+    lines = []
+    for option in conf.options_of(queues):
+        lines += [f".. option:: {option.opts[-1]}", "", f"    {option.help}", ""]
+    own = len(lines)
+    conf.drop_shared(None, conf.click.Context(queues), lines)
+    assert len(lines) < own
+    assert "Print JSON" not in "".join(lines)
+    assert ":ref:`Shared options <shared-options>`: " in "".join(lines)
+    assert "``--json``" in "".join(lines)
