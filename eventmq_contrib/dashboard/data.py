@@ -282,7 +282,7 @@ class Broker:
         states, fired = self._states(ids), []
         for job_id in [each for each in ids if states[each]][:FIRED_JOBS]:
             with contextlib.suppress(JobNotFound):  # forgotten meanwhile
-                fired.append(self.job(job_id, args=False))
+                fired.append(self.client.job(job_id).info())
         return schedule, self._fire_times(schedule, NEXT_TIMES), fired
 
     def _states(self, ids: Sequence[str]) -> dict[str, str]:

@@ -74,6 +74,14 @@ def _host_name(text: str) -> str:
         return ""
 
 
+class _Refused(Exception):
+    """A request that no handler may see: status and text of the answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(status, text)
+        self.status, self.text = status, text
+
+
 class Guard:
     """ASGI application: answers what may be answered with another application.
 
@@ -119,53 +127,58 @@ class Guard:
 
         request = Request(scope, receive)
         scope.setdefault("state", {})
-        refusal = await self._refusal(request)
-        await (refusal or self._app)(scope, receive, guarded)
+        try:
+            answer = await self._checked(request)
+        except _Refused as refusal:
+            answer = self._error_page(request, refusal.status, refusal.text)
+            if self._access.challenge and refusal.status == 401:  # noqa: PLR2004 - Unauthorized
+                answer.headers["WWW-Authenticate"] = self._access.challenge
+        await (answer or self._app)(scope, receive, guarded)
 
-    async def _refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request that no handler may see; None to pass it on."""
+    async def _checked(self, request: Request) -> Response | None:
+        """Return the redirect that ends a sign-in, or None to pass the request on.
+
+        Raises:
+            _Refused: No handler may see the request.
+        """
         host = _host_name(request.headers.get("host", ""))
         if "*" not in self._hosts and host.lower() not in self._hosts:
-            text = (
+            raise _Refused(
+                421,
                 f"This dashboard is not served as {host[:80]!r}. Open it by one of its names, "
-                f"{', '.join(sorted(self._hosts))}, or allow this one with --host."
+                f"{', '.join(sorted(self._hosts))}, or allow this one with --host.",
             )
-            return self._error_page(request, 421, text)
-        path = local_path(request.scope)
-        if request.method not in {"GET", "HEAD", "POST"}:
-            return self._error_page(request, 405, "Pages are read with GET; actions are a POST.")
-        if request.method == "POST" and (reason := _foreign(request)):
-            return self._error_page(request, 403, reason)
+        path, form = local_path(request.scope), None
+        if request.method == "POST":
+            _check_origin(request)
+            form = await _read_form(request)
+        elif request.method not in {"GET", "HEAD"}:
+            raise _Refused(405, "Pages are read with GET; actions are a POST.")
         if path.startswith("/static/"):
             return None
-        login = await self._login(request, path)
-        if login is not None:
-            return login
+        if isinstance(self._access, TokenAccess):
+            if form is not None and path == "/session":
+                return self._sign_in(request, self._access, form.get("token", ""), "/")
+            if form is None and "token" in request.query_params:
+                return self._sign_in(request, self._access, request.query_params["token"], path)
         user = await self._access.user(request)
         if user is None:
-            return self._unknown(request, 401, "")
-        if self._read_only:
-            user = replace(user, role=READ_ONLY)
-        request.scope["state"]["user"] = user
-        if request.method == "POST":
-            return await self._checked_form(request, user)
+            raise _Refused(401, "")
+        expected, given = form_token(self._access, user), (form or {}).get("form_token", "")
+        if form is not None and not hmac.compare_digest(expected.encode(), given.encode()):
+            raise _Refused(
+                403,
+                "This form is not one of yours, or is from before a restart of the dashboard. "
+                "Nothing was done; load the page again.",
+            )
+        request.scope["state"]["user"] = replace(user, role=READ_ONLY) if self._read_only else user
         return None
 
-    async def _login(self, request: Request, path: str) -> Response | None:
-        """Exchange a token for a cookie; None if the request is about something else."""
-        access = self._access
-        if not isinstance(access, TokenAccess):
-            return None
-        if request.method == "POST" and path == "/session":
-            form = await _read_form(request)
-            token, target = (form or {}).get("token", [""])[0], "/"
-        elif request.method in {"GET", "HEAD"} and "token" in request.query_params:
-            token, target = request.query_params["token"], path
-        else:
-            return None
+    def _sign_in(self, request: Request, access: TokenAccess, token: str, target: str) -> Response:
+        """Exchange a token for a cookie."""
         cookie = access.exchange(token.strip())
         if cookie is None:
-            return self._unknown(request, 403, "This token is not valid.")
+            raise _Refused(403, "This token is not valid.")
         root = request.scope.get("root_path", "").rstrip("/")
         # Any proxy is believed here: the flag protects only the client that sends it.
         schemes = {request.scope["scheme"], request.headers.get("x-forwarded-proto", "")}
@@ -177,61 +190,33 @@ class Guard:
         )  # fmt: skip
         return response
 
-    def _unknown(self, request: Request, status: int, text: str) -> Response:
-        response = self._error_page(request, status, text)
-        if self._access.challenge and status == 401:  # noqa: PLR2004 - Unauthorized
-            response.headers["WWW-Authenticate"] = self._access.challenge
-        return response
 
-    async def _checked_form(self, request: Request, user: User) -> Response | None:
-        form = await _read_form(request)
-        if form is None:
-            text = f"A form has at most {MAX_FIELDS} fields and {MAX_FORM // 1024} KiB."
-            return self._error_page(request, 413, text)
-        token = form.get("form_token", [""])[0]
-        if not hmac.compare_digest(form_token(self._access, user).encode(), token.encode()):
-            text = (
-                "This form is not one of yours, or is from before a restart of the dashboard. "
-                "Nothing was done; load the page again."
-            )
-            return self._error_page(request, 403, text)
-        request.scope["state"]["form"] = form
-        return None
-
-
-def _foreign(request: Request) -> str:
-    """Return why a POST may come from another site, "" if it cannot."""
-    origin = request.headers.get("origin", "")
-    site = request.headers.get("sec-fetch-site", "")
-    if site not in {"", "same-origin"}:
-        return "This form was sent by another site. Nothing was done."
-    if origin in {"", "null"}:
-        # With no-referrer a browser sends "null" for a form, and says in Sec-Fetch-Site whose it
-        # is; no script can set that header.
-        if site:
-            return ""
-        return (
+def _check_origin(request: Request) -> None:
+    """Raise `_Refused` if a form may come from another site."""
+    origin, site = (request.headers.get(name, "") for name in ("origin", "sec-fetch-site"))
+    host, unsaid = request.headers.get("host", ""), origin in {"", "null"}
+    ours = origin in {f"http://{host}", f"https://{host}"}
+    if site not in {"", "same-origin"} or not (ours or unsaid):
+        raise _Refused(403, "This form was sent by another site. Nothing was done.")
+    # With no-referrer a browser sends "null" for a form, and says in Sec-Fetch-Site whose it is; no
+    # script can set that header.
+    if unsaid and not site:
+        raise _Refused(
+            403,
             "The request does not say which site sent it, by Origin or Sec-Fetch-Site. Nothing was "
-            "done; use HTTPS or a loopback address, where browsers send both."
+            "done; use HTTPS or a loopback address, where browsers send both.",
         )
-    parts = urlsplit(origin)
-    if parts.scheme not in {"http", "https"} or parts.netloc != request.headers.get("host", ""):
-        return "This form was sent by another site. Nothing was done."
-    return ""
 
 
-async def _read_form(request: Request) -> dict[str, list[str]] | None:
-    """Return the fields of a form; None if it is too large or malformed."""
+async def _read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; raise `_Refused` if it is too large or malformed."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM:
-            return None
-    form: dict[str, list[str]] = {}
     try:
-        text = body.decode()
-        for name, value in parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS):
-            form.setdefault(name, []).append(value)
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_FORM:
+                raise ValueError
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
-        return None
-    return form
+        text = f"A form has at most {MAX_FIELDS} fields and {MAX_FORM // 1024} KiB."
+        raise _Refused(413, text) from None
