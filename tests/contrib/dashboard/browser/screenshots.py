@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -19,7 +20,8 @@ import uvicorn
 
 from eventmq.sdk import RemoteError
 from eventmq_contrib.dashboard import OPERATOR, User, application
-from eventmq_contrib.dashboard.data import Page, Sample, Snapshot
+from eventmq_contrib.dashboard.data import Page, Snapshot
+from eventmq_contrib.figures import History, Sample
 from tests.contrib.dashboard.browser.driving import browsers
 
 if TYPE_CHECKING:
@@ -66,17 +68,16 @@ def snapshot() -> Snapshot:
     """Return the figures of a shop on an ordinary day."""
     samples = []
     for second in range(90):
-        by_queue = {
-            name: (
-                int(rate * (second + 2 * math.sin(second / 5 + len(name)))),
-                int(waiting * (0.7 + 0.3 * math.sin(second / 9 + len(name)))),
+        counts = {
+            name: Counter(
+                ended=int(rate * (second + 2 * math.sin(second / 5 + len(name)))),
+                waiting=int(waiting * (0.7 + 0.3 * math.sin(second / 9 + len(name)))),
             )
             for name, (waiting, *_, rate) in QUEUES.items()
         }
-        ended = sum(count for count, _ in by_queue.values())
-        waiting = sum(count for _, count in by_queue.values())
-        delays = {0.005: 61 * second, 0.025: 160 * second, 0.1: 20 * second, 0.5: 5 * second}
-        samples.append(Sample(NOW - 90 + second, ended, waiting, by_queue, delays))
+        counts[""] = sum(counts.values(), Counter())
+        waits = {0.005: 61 * second, 0.025: 160 * second, 0.1: 20 * second, 0.5: 5 * second}
+        samples.append(Sample(NOW - 90 + second, 1, counts, Counter(waits)))
     queues = [
         {"name": name, "waiting": row[0], "running": row[1], "delayed": row[2], "failed": row[3],
          "workers": row[4], "waited": row[5], "paused": name == "reports", "limits": ""}
@@ -89,7 +90,8 @@ def snapshot() -> Snapshot:
     ]  # fmt: skip
     workers = [[f"web-{n}:{4100 + n}", running, 8] for n, running in enumerate((8, 8, 7, 8, 6, 8))]
     return Snapshot(
-        at=NOW, metrics={"jobs": jobs, "workers": workers}, queues=queues, samples=samples,
+        at=NOW, metrics={"jobs": jobs, "workers": workers}, queues=queues,
+        history=History(90.0, (*samples,)),
         status={"version": "1.0.0", "role": "active", "started": NOW - 86_400 * 9}, missing="",
     )  # fmt: skip
 
