@@ -24,6 +24,7 @@ PAGES = {
     "howto/stop-jobs.rst": 5,
     "howto/troubleshooting.rst": 5,
     "howto/upgrade.rst": 1,
+    "index.rst": 1,
     "overview.rst": 1,
 }
 
