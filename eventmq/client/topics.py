@@ -137,6 +137,19 @@ class Subscription:
         """Number of messages dropped because they were not read in time."""
         return self._call.dropped
 
+    def notify(self, function: Callable[[], None]) -> None:
+        """Call a function, in the client's thread, whenever messages may have arrived for `poll`.
+
+        For a program with a loop of its own. The function must not block.
+        """
+        self._call.notify = function
+        if self._call.answers:
+            function()
+
+    def poll(self) -> Message | None:
+        """Return the next message that has arrived; None if there is none. Does not wait."""
+        return self._next()
+
     def close(self) -> None:
         """End the subscription; a waiting iteration ends. Idempotent."""
         self._runner.forget(self._call)

@@ -1,0 +1,283 @@
+"""Celery's result backend for ``eventmq://host:port``: results in the broker, without polling.
+
+A result is a record of the broker (`records`), and is announced under a topic of its task, to which
+whoever waits for it subscribes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from celery import states
+from celery.backends.asynchronous import AsyncBackendMixin, BaseResultConsumer
+from celery.backends.base import BaseKeyValueStoreBackend
+from celery.canvas import maybe_signature
+from celery.exceptions import ChordError
+from celery.result import GroupResult, allow_join_result
+from celery.utils.functional import _regen as regen
+from kombu.utils.encoding import bytes_to_str, ensure_bytes
+from kombu.utils.url import parse_url
+
+from eventmq import BrokerUnavailable
+from eventmq_contrib.kombu.apps import app_of, check_address
+from eventmq_contrib.kombu.records import Records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventmq import Subscription
+
+__all__ = ["EventMQBackend"]
+
+logger = logging.getLogger(__name__)
+
+#: Queue of the records.
+QUEUE = "celery.results"
+
+#: Seconds without an announcement after which results are read: those that were published while
+#: there was no connection were missed.
+READ_EVERY = 5.0
+
+#: Number of further attempts while the broker is away, each as long as ``submit_timeout``.
+RETRIES = 20
+
+#: Seconds for which the results in a chord are kept where results never expire.
+CHORD_TTL = 30 * 86400
+
+T = TypeVar("T")
+
+
+class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
+    """Waits for announced results."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.on_after_fork()
+
+    def on_after_fork(self) -> None:
+        """Forget the subscriptions of the parent."""
+        self._changed = threading.Condition()
+        #: Whether announcements may have arrived, and how often some were passed on.
+        self._arrived, self._turn = False, 0
+        self._read_at = 0.0
+        self._subscriptions: dict[str, Subscription] = {}
+
+    def start(self, initial_task_id: str, **kwargs: Any) -> None:
+        """Wait for the result of a first task."""
+        self.consume_from(initial_task_id)
+
+    def stop(self) -> None:
+        """End all subscriptions."""
+        for task_id in list(self._subscriptions):
+            self.cancel_for(task_id)
+
+    def consume_from(self, task_id: str) -> None:
+        """Wait for the result of a task too."""
+        if task_id not in self._subscriptions:
+            subscription = self.backend.eventmq.subscribe(_topic(task_id))
+            self._subscriptions[task_id] = subscription
+            subscription.notify(self._notify)
+            self._read_at = time.monotonic() + READ_EVERY
+
+    def cancel_for(self, task_id: str) -> None:
+        """Wait for a task no longer. Does not block."""
+        subscription = self._subscriptions.pop(task_id, None)
+        if subscription is not None:
+            subscription.close()
+
+    def on_wait_for_pending(self, result: Any, **kwargs: Any) -> None:
+        """Read the results that were stored before they were waited for."""
+        self._read([each.id for each in getattr(result, "results", [result])])
+
+    def _read(self, task_ids: Sequence[str]) -> None:
+        keys = [self.backend.get_key_for_task(task_id) for task_id in task_ids]
+        try:
+            values = self.backend.read(keys)
+        except BrokerUnavailable as error:  # it is read again, until the caller's timeout
+            logger.warning("results cannot be read now: %s", error)
+            return
+        for value in filter(None, values):
+            self.on_state_change(self.backend.decode_result(value), None)
+
+    def on_state_change(self, meta: dict[str, Any], message: object) -> None:
+        """Pass a state on to those who wait for it."""
+        super().on_state_change(meta, message)
+        if meta["status"] in states.READY_STATES:
+            self.cancel_for(meta["task_id"])
+
+    def drain_events(self, timeout: float | None = None) -> None:
+        """Pass on what was announced; wait for that at most ``timeout`` seconds."""
+        with self._changed:
+            turn = self._turn
+            self._changed.wait_for(lambda: self._arrived or self._turn != turn, timeout)
+            self._arrived = False
+        for subscription in list(self._subscriptions.values()):
+            while (message := subscription.poll()) is not None:
+                self.on_state_change(self.backend.decode_result(message.value), message)
+        if time.monotonic() > self._read_at:
+            self._read_at = time.monotonic() + READ_EVERY
+            self._read(list(self._subscriptions))
+        with self._changed:
+            self._turn += 1
+            self._changed.notify_all()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._arrived = True
+            self._changed.notify_all()
+
+
+class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[misc]
+    """Result backend of Celery.
+
+    Options, in ``result_backend_transport_options``: ``result_queue``, the name of the queue of the
+    records, and those of the transport that are settings of EventMQ.
+
+    Raises:
+        ValueError: The URL has a user, a password or a virtual host.
+    """
+
+    ResultConsumer = _ResultConsumer
+
+    supports_autoexpire = True
+    supports_native_join = True
+
+    def __init__(self, app: Any, url: str | None = None, **kwargs: Any) -> None:
+        super().__init__(app, url=url, **kwargs)
+        parts = parse_url(url or "eventmq://")
+        check_address(parts["userid"], parts["password"], parts["virtual_host"])
+        options = dict(app.conf.result_backend_transport_options or {})
+        self.eventmq = app_of(parts["hostname"], parts["port"], options)
+        self._records = Records(self.eventmq, options.get("result_queue", QUEUE))
+        self.result_consumer = self.ResultConsumer(
+            self, self.app, self.accept, self._pending_results, self._pending_messages
+        )
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, None if there is none."""
+        return self.mget([key])[0]
+
+    def mget(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of keys, None where there is none."""
+        return self._retrying(self.read, keys)
+
+    def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Do the same as `mget`, and raise BrokerUnavailable if the broker does not answer."""
+        return self._records.get([bytes_to_str(key) for key in keys])
+
+    def set(self, key: bytes, value: str | bytes) -> None:
+        """Set the value of a key."""
+        self._retrying(self._records.set, bytes_to_str(key), ensure_bytes(value), self.expires)
+
+    def _set_with_state(self, key: bytes, value: str | bytes, state: str) -> None:
+        self.set(key, value)
+        if key.startswith(self.task_keyprefix):
+            topic = _topic(bytes_to_str(key[len(self.task_keyprefix) :]))
+            try:
+                self.eventmq.publish_raw(topic, ensure_bytes(value))
+            except BrokerUnavailable as error:
+                logger.warning("a result was stored and not announced: %s", error)
+
+    def delete(self, key: bytes) -> None:
+        """Delete the value of a key."""
+        self._retrying(self._records.delete, bytes_to_str(key))
+
+    # Chords: each task of the header appends its result, and the last one sends the callback
+
+    def set_chord_size(self, group_id: str, chord_size: int) -> None:
+        """Set the size of a header before its last task is sent; the group may have run before."""
+        self.delete(self.get_key_for_group(group_id, ".c"))
+        self.set(self.get_key_for_group(group_id, ".s"), str(chord_size))
+
+    def add_to_chord(self, group_id: str, result: Any) -> None:
+        """Count one more task of a header."""
+        self._append(group_id, ".t", b"")
+
+    def apply_chord(self, header_result_args: Any, body: Any, **kwargs: Any) -> None:
+        """Save the structure of a header that has groups."""
+        if not isinstance(header_result_args[1], regen):
+            header = self.app.GroupResult(*header_result_args)
+            if any(isinstance(each, GroupResult) for each in header.results):
+                header.save(backend=self)
+
+    def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
+        """Append the result of a task of a header; send the callback if it was the last one."""
+        group_id, index = request.group, request.group_index
+        if not group_id or not request.id:
+            return
+        part = [request.id, state, self.encode_result(result, state), index]
+        number = self._append(group_id, ".j", ensure_bytes(self.encode(part)))
+        size = self.get(self.get_key_for_group(group_id, ".s"))
+        if size is None:
+            return
+        total = int(size) + len(self._appended(group_id, ".t"))
+        if number < total:
+            return
+        parts = {}
+        for data in self._appended(group_id, ".j"):
+            task_id, *part = self.decode(data)
+            parts[task_id, part[-1]] = part  # a task that ran twice counts once
+        claim = bytes_to_str(self.get_key_for_group(group_id, ".c"))
+        if len(parts) < total or not self._retrying(self._records.claim, claim, CHORD_TTL):
+            return
+        callback = maybe_signature(request.chord, app=self.app)
+        try:
+            self.app.amqp._retry_publish(  # noqa: SLF001 - as Celery's own backends
+                callback.delay, self._chord_results(group_id, parts)
+            )
+        except Exception as error:
+            logger.exception("chord %s failed", group_id)
+            if not isinstance(error, ChordError):
+                error = ChordError(f"Callback error: {error!r}")
+            self.chord_error_from_stack(callback, error)
+        for name in (".s", ".j", ".t"):
+            self.delete(self.get_key_for_group(group_id, name))
+
+    def _chord_results(self, group_id: str, parts: dict[Any, Any]) -> list[Any]:
+        header = GroupResult.restore(group_id, backend=self, app=self.app)
+        if header is not None:
+            header.on_ready()
+            timeout = self.app.conf.result_chord_join_timeout
+            with allow_join_result():
+                return header.join_native(timeout=timeout, propagate=True)  # type: ignore[no-any-return]
+        results = []
+        places = sorted(parts, key=lambda part: float("inf") if part[1] is None else part[1])
+        for task_id, index in places:
+            state, value, _ = parts[task_id, index]
+            if state in states.EXCEPTION_STATES:
+                value = self.exception_to_python(value)
+            if state in states.PROPAGATE_STATES:
+                raise ChordError(f"Dependency {task_id} raised {value!r}") from value
+            results.append(value)
+        return results
+
+    def _append(self, group_id: str, name: str, value: bytes) -> int:
+        key = bytes_to_str(self.get_key_for_group(group_id, name))
+        return self._retrying(self._records.append, key, value, self.chord_expires or CHORD_TTL)
+
+    def _appended(self, group_id: str, name: str) -> list[bytes]:
+        key = bytes_to_str(self.get_key_for_group(group_id, name))
+        return self._retrying(self._records.appended, key)
+
+    def _retrying(self, call: Callable[..., T], *args: object) -> T:
+        """Make a call, again while the broker is away."""
+        for _ in range(RETRIES):
+            try:
+                return call(*args)
+            except BrokerUnavailable as error:
+                logger.warning("results cannot be read or stored now: %s", error)
+        return call(*args)
+
+    def exception_safe_to_retry(self, exc: Exception) -> bool:
+        """Return whether an operation may be repeated after an exception."""
+        return isinstance(exc, BrokerUnavailable)
+
+    def __reduce__(self, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__reduce__(args, {**(kwargs or {}), "url": self.url})
+
+
+def _topic(task_id: str) -> str:
+    return f"celery-result/{task_id}/"

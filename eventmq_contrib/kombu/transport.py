@@ -1,0 +1,420 @@
+"""Transport of kombu: queues of tasks are queues of EventMQ, broadcasts are its topics.
+
+A queue that outlives its consumers is a queue of EventMQ, and its messages are jobs. A queue that
+belongs to a connection (exclusive, deleted automatically or by expiry), such as those of remote
+control, is a mailbox, which subscribes to topics. Nothing polls: see `mailbox.Inbox`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from amqp.protocol import queue_declare_ok_t
+from kombu.exceptions import ChannelError
+from kombu.transport import base, virtual
+from kombu.utils.uuid import uuid
+
+from eventmq import BrokerUnavailable, MessageTooLarge, ProtocolError, QueueFull, SubmitError
+from eventmq import __version__ as version
+from eventmq.gateway import Consumer
+from eventmq_contrib.kombu.apps import DEFAULT_PORT, app_of, check_address
+from eventmq_contrib.kombu.mailbox import Inbox, Mailbox
+from eventmq_contrib.kombu.messages import decode, encode, headers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventmq.gateway import Delivery
+
+__all__ = ["Channel", "Transport"]
+
+logger = logging.getLogger(__name__)
+
+#: Largest number of unacknowledged messages of a channel without a limit of its own.
+NO_LIMIT = 10_000
+
+#: Seconds in which a broker answers a ``basic_get`` from a queue that has messages.
+GET_TIMEOUT = 2.0
+
+#: Messages that are delivered in one iteration of an event loop.
+AT_ONCE = 100
+
+#: Arguments of queues that have their effect, or need none.
+_ARGUMENTS = frozenset({"x-expires", "x-max-priority", "x-queue-type"})
+
+
+class Channel(virtual.Channel):  # type: ignore[misc]
+    """Channel of the transport: prefetch, acknowledgement and consumers are its own."""
+
+    body_encoding = None
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self.closed: bool = False
+        self._app = connection.app
+        self._prefetch = NO_LIMIT
+        #: The consumer of all queues, and those of `basic_get`, each of which holds one message.
+        self._taker: Consumer | None = None
+        self._getters: list[Consumer] = []
+        #: Delivery tag -> who holds it, and the delivery, in the order of the deliveries.
+        self._unacked: OrderedDict[str, tuple[Consumer, Delivery]] = OrderedDict()
+        #: Consumer tag -> queue, no_ack, callback.
+        self._callbacks: dict[str, tuple[str, bool, Callable[..., Any]]] = {}
+
+    # Queues
+
+    def queue_declare(
+        self, queue: str | None = None, passive: bool = False, **options: Any
+    ) -> queue_declare_ok_t:
+        """Declare a queue: a mailbox if it belongs to its connection, else a queue of EventMQ."""
+        name = queue or f"amq.gen-{uuid()}"
+        if passive:
+            if name not in self.connection.mailboxes and self._row(name) is None:
+                text = f"NOT_FOUND - no queue {name!r}"
+                raise ChannelError(text, (50, 10), "Channel.queue_declare", "404")
+            return queue_declare_ok_t(name, self._size(name), 0)
+        arguments = options.get("arguments") or {}
+        for argument in arguments.keys() - _ARGUMENTS:
+            logger.warning("the argument %r of queue %r has no effect with EventMQ", argument, name)
+        if options.get("auto_delete") or options.get("exclusive") or "x-expires" in arguments:
+            mailbox = Mailbox(self._app, self.connection.inbox)
+            self.connection.mailboxes.setdefault(name, mailbox)
+        return queue_declare_ok_t(name, 0, 0)
+
+    def queue_bind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", *args: Any, **kw: Any
+    ) -> None:
+        """Bind a queue to an exchange."""
+        exchange = exchange or "amq.direct"
+        mailbox = self.connection.mailboxes.get(queue)
+        kind = self.typeof(exchange)
+        if mailbox is None:
+            new = {"type": "direct", "durable": True, "auto_delete": False, "arguments": {}}
+            self.state.exchanges.setdefault(exchange, {**new, "table": []})
+            super().queue_bind(queue, exchange, routing_key, *args, **kw)
+        elif kind.type == "topic":
+            pattern = kind.key_to_pattern(routing_key)
+
+            def matches(topic: str) -> object:
+                return kind._match(pattern, unquote(topic.split("/")[2]))  # noqa: SLF001 - base
+
+            mailbox.bind((exchange, routing_key), _topic(exchange), matches)
+        else:
+            keys = (exchange, routing_key) if kind.type == "direct" else (exchange,)
+            mailbox.bind((exchange, routing_key), _topic(*keys))
+
+    def queue_unbind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", *args: Any, **kw: Any
+    ) -> None:
+        """Remove a binding."""
+        mailbox = self.connection.mailboxes.get(queue)
+        if mailbox is None:
+            super().queue_unbind(queue, exchange or "amq.direct", routing_key, *args, **kw)
+        else:
+            mailbox.unbind((exchange or "amq.direct", routing_key))
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
+    ) -> None:
+        """Delete a queue with its messages."""
+        if if_empty and self._size(queue):
+            return
+        self._purge(queue)
+        mailbox = self.connection.mailboxes.pop(queue, None)
+        if mailbox is not None:
+            mailbox.close()
+        for exchange, routing_key, arguments in list(self.state.queue_bindings(queue)):
+            super().queue_unbind(queue, exchange, routing_key, arguments)
+
+    def _mailbox(self, queue: str) -> Mailbox | None:
+        """Return a mailbox that is bound: messages for an unbound one come as jobs."""
+        mailbox = self.connection.mailboxes.get(queue)
+        return mailbox if mailbox is not None and mailbox.bindings else None
+
+    def _row(self, queue: str) -> dict[str, Any] | None:
+        return next((row for row in self._app.ask("queues") if row["name"] == queue), None)
+
+    def _size(self, queue: str) -> int:
+        if (mailbox := self._mailbox(queue)) is not None:
+            return len(mailbox.messages)
+        row = self._row(queue)
+        return 0 if row is None else row["waiting"] + row["delayed"]
+
+    def _purge(self, queue: str) -> int:
+        if (mailbox := self._mailbox(queue)) is not None:
+            count = len(mailbox.messages)
+            mailbox.messages.clear()
+            return count
+        return sum(self._cancel(queue, state) for state in ("queued", "delayed"))
+
+    def _cancel(self, queue: str, state: str) -> int:
+        count, cursor = 0, None
+        while cursor != "":
+            listed = {"queue": queue, "state": state, **({"cursor": cursor} if cursor else {})}
+            page = self._app.ask("jobs", listed)
+            if ids := [row["id"] for row in page["jobs"]]:
+                rows = self._app.ask("cancel", {"ids": ids, "reason": "the queue was purged"})
+                count += sum(before != after for _, after, before in rows)
+            cursor = page["cursor"]
+        return count
+
+    # Messages to the broker
+
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any
+    ) -> None:
+        """Publish a message; returns when the broker has stored it."""
+        delivery_info = message["properties"].setdefault("delivery_info", {})
+        delivery_info.update(exchange=exchange, routing_key=routing_key)
+        body, queues = encode(message), {routing_key}
+        if exchange:
+            known = self.state.exchanges.get(exchange)
+            kind, table = self.typeof(exchange), known["table"] if known else ()
+            queues = set(kind.lookup(table, exchange, routing_key, None))
+            if not (known and known["durable"] and queues) or kind.type == "fanout":
+                self._broadcast(_topic(exchange, routing_key), body)
+        for queue in sorted(queues):
+            headers = headers_of(message, delay=self.connection.delays)
+            self._app.send_raw(queue, body, headers)
+
+    def _broadcast(self, topic: str, body: bytes) -> None:
+        try:
+            self._app.publish_raw(topic, body)
+        except BrokerUnavailable as error:  # no subscriber could have received it either
+            logger.warning("a broadcast was lost: %s", error)
+
+    # Messages from the broker
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
+    ) -> None:
+        """Deliver messages of a queue to a function from now on."""
+        self._callbacks[consumer_tag] = queue, no_ack, callback
+        if (mailbox := self._mailbox(queue)) is not None:
+            mailbox.consume(partial(self._deliver_broadcast, callback))
+            return
+        if self._taker is None:
+            self._taker = Consumer(self._app, self._received, prefetch=self._prefetch)
+        self._taker.add_queue(queue)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """End a consumer; what it has not acknowledged stays with it."""
+        queue, *_ = self._callbacks.pop(consumer_tag, ("",))
+        if (mailbox := self._mailbox(queue)) is not None:
+            mailbox.consume(None)
+        elif self._taker is not None and not self._consumers_of(queue):
+            self._taker.remove_queue(queue)
+
+    def _consumers_of(self, queue: str) -> list[tuple[bool, Callable[..., Any]]]:
+        return [(no_ack, call) for name, no_ack, call in self._callbacks.values() if name == queue]
+
+    def _received(self, delivery: Delivery) -> None:
+        """Receive a delivery, in the thread of the consumer."""
+        self.connection.inbox.put(partial(self._deliver, delivery))
+
+    def _deliver(self, delivery: Delivery) -> None:
+        taker, consumers = self._taker, self._consumers_of(delivery.queue)
+        if taker is None:  # closed, and so it was handed back
+            return
+        if not consumers:
+            taker.requeue(delivery)
+            return
+        no_ack, callback = consumers[0]
+        message = self._message(taker, delivery, no_ack=no_ack)
+        if message is not None:
+            callback(message)
+
+    def _message(self, taker: Consumer, delivery: Delivery, *, no_ack: bool) -> Any:
+        """Return the message of a delivery; None if it is none, which fails the job."""
+        try:
+            payload = decode(delivery.body)
+        except ProtocolError as error:
+            logger.error("job %s of queue %s fails: %s", delivery.id, delivery.queue, error)  # noqa: TRY400 - no traceback
+            taker.fail(delivery, str(error))
+            return None
+        tag = f"{delivery.id}.{delivery.number}"
+        payload["properties"]["delivery_tag"] = tag
+        payload["properties"]["delivery_info"]["redelivered"] = delivery.number > 1
+        if no_ack:
+            taker.ack(delivery)
+        else:
+            self._unacked[tag] = taker, delivery
+        return self.Message(payload, channel=self)
+
+    def _deliver_broadcast(self, callback: Callable[..., Any], body: bytes) -> None:
+        try:
+            payload = decode(body)
+        except ProtocolError as error:
+            logger.warning("a broadcast is dropped: %s", error)
+            return
+        payload["properties"]["delivery_tag"] = uuid()
+        callback(self.Message(payload, channel=self))
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Return the next message of a queue, None if it is empty."""
+        if (mailbox := self._mailbox(queue)) is not None:
+            found: list[Any] = []
+            if mailbox.messages:
+                self._deliver_broadcast(found.append, mailbox.messages.popleft())
+            return found[0] if found else None
+        row = self._row(queue)
+        if row is None or not row["waiting"]:
+            return None
+        taken: SimpleQueue[Delivery] = SimpleQueue()
+        taker = Consumer(self._app, taken.put, queues=[queue])
+        self._getters.append(taker)
+        taker.start()
+        try:
+            delivery = taken.get(timeout=GET_TIMEOUT)
+        except Empty:  # another consumer was faster
+            taker.close()
+            return None
+        taker.set_prefetch(0)
+        return self._message(taker, delivery, no_ack=no_ack)
+
+    # Answers
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Acknowledge a message, or all up to it. Does nothing after the channel was closed."""
+        tags = list(self._unacked) if multiple else [delivery_tag]
+        for tag in tags[: tags.index(delivery_tag) + 1] if delivery_tag in tags else ():
+            if (held := self._unacked.pop(tag, None)) is not None:
+                held[0].ack(held[1])
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Requeue a message, or let its job fail: failed jobs are kept."""
+        if (held := self._unacked.pop(delivery_tag, None)) is not None:
+            taker, delivery = held
+            if requeue:
+                taker.requeue(delivery)
+            else:
+                taker.fail(delivery, "the consumer rejected the message")
+
+    def basic_recover(self, requeue: bool = False) -> None:
+        """Requeue all unacknowledged messages."""
+        for tag in list(self._unacked):
+            self.basic_reject(tag, requeue=True)
+
+    def basic_qos(
+        self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
+    ) -> None:
+        """Set how many messages may be unacknowledged; 0 is no limit."""
+        self._prefetch = min(prefetch_count, NO_LIMIT) or NO_LIMIT
+        if self._taker is not None:
+            self._taker.set_prefetch(self._prefetch)
+
+    def close(self) -> None:
+        """Cancel the consumers, and requeue what is not acknowledged. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        for tag in list(self._callbacks):
+            self.basic_cancel(tag)
+        takers = [*self._getters, *([] if self._taker is None else [self._taker])]
+        self._taker = None
+        self._unacked.clear()
+        for taker in takers:
+            taker.close()
+        if self.connection is not None:
+            self.connection.close_channel(self)
+
+
+class Transport(virtual.Transport):  # type: ignore[misc]
+    """Transport of kombu for ``eventmq://host:port``.
+
+    Options, in ``transport_options`` of kombu or ``broker_transport_options`` of Celery:
+    ``eta_in_broker``, whether the broker holds a task until its eta or countdown (True by default;
+    if False, a worker holds it), and some settings of EventMQ, see `apps.SETTINGS`.
+
+    Raises:
+        ValueError: The URL has a user, a password or a virtual host.
+    """
+
+    Channel = Channel
+
+    default_port = DEFAULT_PORT
+    driver_type = driver_name = "eventmq"
+
+    connection_errors = (BrokerUnavailable, *base.Transport.connection_errors)
+    channel_errors = (MessageTooLarge, QueueFull, SubmitError, *base.Transport.channel_errors)
+
+    implements = base.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
+    )
+
+    #: The exchanges, and the bindings of queues of EventMQ, that this process has declared.
+    global_state = virtual.BrokerState()
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.state = self.global_state
+        check_address(client.userid, client.password, client.virtual_host)
+        options = client.transport_options
+        self.app = app_of(client.hostname, client.port, options)
+        self.delays = bool(options.get("eta_in_broker", True))
+        #: The queues that belong to this connection, by name.
+        self.mailboxes: dict[str, Mailbox] = {}
+        self.connected = False
+
+    def driver_version(self) -> str:
+        """Return the version of EventMQ."""
+        return version
+
+    def establish_connection(self) -> Transport:
+        """Check that the broker answers.
+
+        Raises:
+            BrokerUnavailable: It does not.
+        """
+        self.app.ask("ping")
+        self.inbox = Inbox()
+        self.connected = True
+        return self
+
+    def verify_connection(self, connection: Transport) -> bool:
+        """Return whether the connection is open."""
+        return connection.connected
+
+    def close_connection(self, connection: Transport) -> None:
+        """Close channels and mailboxes."""
+        super().close_connection(connection)
+        while self.mailboxes:
+            self.mailboxes.popitem()[1].close()
+        if self.connected:
+            self.connected = False
+            self.inbox.close()
+
+    def drain_events(self, connection: Transport, timeout: float | None = None) -> None:
+        """Deliver one message.
+
+        Raises:
+            TimeoutError: None arrived within ``timeout`` seconds.
+        """
+        self.inbox.get(timeout)()
+
+    def on_readable(self, connection: Transport, loop: Any) -> None:
+        """Deliver what has arrived; the rest in the next iteration of the loop."""
+        for _ in range(AT_ONCE):
+            try:
+                deliver = self.inbox.get(0.0)
+            except TimeoutError:
+                return
+            deliver()
+
+    def register_with_event_loop(self, connection: Transport, loop: Any) -> None:
+        """Let an event loop deliver messages when they arrive."""
+        loop.add_reader(self.inbox.fileno(), self.on_readable, connection, loop)
+
+    def unregister_from_event_loop(self, connection: Transport, loop: Any) -> None:
+        """Take the connection out of an event loop."""
+        loop.remove_reader(self.inbox.fileno())
+
+
+def _topic(*keys: str) -> str:
+    """Return the topic of an exchange, or of a routing key in it."""
+    return "/".join(["kombu", *(quote(key, safe="") for key in keys), ""])
