@@ -71,7 +71,8 @@ class Database:
         except self._error as error:
             self.close()
             text = " ".join(str(error).split())
-            if TABLE in text:
+            missing = getattr(error, "sqlstate", "") == "42P01" or error.args[:1] == (1146,)
+            if missing or "no such table" in text:
                 text += f"; make the table with: eventmq outbox init --database {self.name}"
             raise StoreError(f"{self.name}: {text}") from error
 

@@ -37,6 +37,9 @@ POLL = 0.2
 #: Seconds before the next attempt after an error, doubled up to the maximum.
 RETRY, MAX_RETRY = 0.5, 8.0
 
+#: Seconds for the rows of one claim: its transaction must not be open for long.
+MAX_SEND = 5.0
+
 #: Seconds by which the clocks of application, relay and broker may differ.
 SKEW = 60.0
 
@@ -135,7 +138,10 @@ class Relay:
             rounds.setdefault(before[row.ordering_key], []).append(row)
             before[row.ordering_key] += bool(row.ordering_key)
         waiting: set[str] = set()  # keys of which a row waits
+        end = time.monotonic() + MAX_SEND
         for number in sorted(rounds):
+            if number and (self._stopping or time.monotonic() > end):
+                break
             tried = [r for r in rounds[number] if r.ordering_key not in waiting]
             tried = [r for r in tried if r.queue not in self._full]
             ends.update((row.seq, self._check(row)) for row in tried)

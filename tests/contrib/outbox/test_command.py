@@ -10,6 +10,7 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert
 from sqlalchemy.orm import Session
@@ -127,6 +128,30 @@ def test_the_page_works_and_the_relay_waits_for_a_broker_that_is_away(system):
     again = subprocess.run(shop, cwd=folder, check=False, timeout=50, capture_output=True)
     assert b"IntegrityError" in again.stderr
     assert [] == rows(folder)
+    relay.send_signal(signal.SIGTERM)
+    assert 0 == relay.wait(20)
+
+
+def test_the_table_may_be_in_the_database_of_the_store_of_the_broker(system, database_url):
+    """It is no table of the broker: the relay submits its rows like any client."""
+    line = system.start("broker", "--bind", "tcp://127.0.0.1:0", "--store", database_url)[1]
+    system.address = next(w for w in line.split() if "tcp://" in w).partition("=")[2]
+    url = ["--database", database_url]
+    assert 0 == eventmq(system.folder, "init", *url).returncode
+    app = system.app()
+    with psycopg.connect(database_url) as connection:
+        job = outbox.send(connection, app.signature("shop.confirm", 1))
+    relay, _ = system.start("outbox", "relay", *url, "--broker", system.address)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        sql = "SELECT count(*) FROM eventmq_outbox"
+        until(lambda: connection.execute(sql).fetchone() == (0,), "the row is sent")
+    assert "queued" == job.state
+    # The user has the name of the store's schema, where its tables are made then.
+    checked = subprocess.run(
+        [sys.executable, "-m", "eventmq", "store", "check", "--store", database_url],
+        timeout=50, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (0, "") == (checked.returncode, checked.stderr)
     relay.send_signal(signal.SIGTERM)
     assert 0 == relay.wait(20)
 

@@ -79,6 +79,20 @@ def test_asynchronous_sessions_and_connections_of_sqlalchemy_write(database_url,
     asyncio.run(write())
 
 
+def test_an_asynchronous_session_on_sqlite_writes(tmp_path, app):
+    async def write():
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
+        async with AsyncSession(engine) as session:
+            for statement in outbox.DDL["sqlite"]:
+                await session.execute(sa.text(statement))
+            job = await outbox.asend(session, app.tasks["add"].s(1, 2), key="k")
+            rows = await session.execute(sa.text("SELECT job_id, ordering_key FROM eventmq_outbox"))
+            assert [(job.id, "k")] == rows.fetchall()
+        await engine.dispose()
+
+    asyncio.run(write())
+
+
 def test_an_asynchronous_connection_of_psycopg_writes(database_url, app):
     async def write():
         async with await psycopg.AsyncConnection.connect(database_url) as connection:
