@@ -129,6 +129,8 @@ PEERS = {
         Peer("dramatiq-rabbitmq", "rabbitmq", f"{_APPS}.dramatiq_app", _dramatiq, 10_000,
              "no: without publisher confirms", "at once where its connection closes",
              ("dramatiq", "pika"), results=False),
+        Peer("dramatiq-eventmq", "eventmq", f"{_APPS}.dramatiq_app", _dramatiq, 5_000,
+             "yes: synced before the receipt", _CLOSED, ("dramatiq", "eventmq", "pyzmq")),
         Peer("huey-redis", "redis", f"{_APPS}.huey_app", _huey, 20_000, _UNSYNCED, _LIST,
              ("huey", "redis")),
         Peer("huey-sqlite", "none", f"{_APPS}.huey_app", _huey, 5_000, "yes", _LIST, ("huey",)),

@@ -1,4 +1,4 @@
-"""Dramatiq, with its broker for Redis or RabbitMQ; results in Redis if Redis runs."""
+"""Dramatiq on Redis, RabbitMQ or EventMQ; results in Redis or EventMQ if that runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from benchmarks.peers.tasks import TASKS
 if url().startswith("redis"):
     broker: dramatiq.Broker = RedisBroker(url=url())
     broker.add_middleware(Results(backend=RedisBackend(url=url())))
+elif url().startswith("tcp"):
+    from eventmq_contrib.dramatiq import EventMQBackend, EventMQBroker
+
+    broker = EventMQBroker(url=url())
+    broker.add_middleware(Results(backend=EventMQBackend(broker.app)))
 else:
     broker = RabbitmqBroker(url=url())
 dramatiq.set_broker(broker)
 
 
 def _actor(task: Any) -> Any:
-    more = {"store_results": True} if task.__name__ == "same" and url().startswith("redis") else {}
+    keeps = task.__name__ == "same" and url().startswith(("redis", "tcp"))
+    more = {"store_results": True} if keeps else {}
     return dramatiq.actor(task, **more)
 
 
