@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if not name.startswith("EVENTMQ_TEST_"):
             del os.environ[name]
     os.environ.pop("COLUMNS", None)  # which pytest-xdist sets
+    os.environ.pop("PYTEST_ADDOPTS", None)  # are not for a pytest that a test starts
     if hasattr(signal, "SIGHUP"):  # which nohup ignores, for every process that is started
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     keep_bytecode(config)
