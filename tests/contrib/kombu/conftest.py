@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 celery = pytest.importorskip("celery", reason="needs celery: pip install celery")
@@ -32,8 +30,3 @@ def url(system):
 def connection(url):
     with Connection(url) as connection:
         yield connection
-
-
-@pytest.fixture(scope="module")
-def python():
-    return sys.executable

@@ -439,6 +439,19 @@ def test_what_is_published_reaches_subscribers(app: EventMQ) -> None:
     assert messages.dropped == 0
 
 
+def test_a_program_with_a_loop_of_its_own_subscribes(app: EventMQ) -> None:
+    arrived = threading.Event()
+    with app.subscribe("news") as messages:
+        assert messages.poll() is None
+        app.publish("news", 1)
+        messages.notify(arrived.set)
+        assert arrived.wait(DEADLINE)
+        message = messages.poll()
+        assert message is not None
+        assert message.value == 1
+        assert messages.poll() is None
+
+
 def test_a_coroutine_subscribes(app: EventMQ) -> None:
     async def main() -> None:
         async with app.subscribe("") as messages:
