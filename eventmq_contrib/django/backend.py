@@ -140,9 +140,10 @@ class EventMQBackend(framework.BaseTaskBackend):
         with _lock:
             known = _tasks.setdefault(app, {})
             if name not in known:
+                options = {"queue": task.queue_name, "priority": int(task.priority) + PRIORITY}
+                options |= {"name": name, "serializer": "json", **options_of(task.func)}
                 try:
-                    decorate = app.task(name=name, serializer="json", **options_of(task.func))
-                    known[name] = decorate(make_function(task, self))
+                    known[name] = app.task(**options)(make_function(task, self))
                 except SettingsError as error:
                     raise InvalidTask(f"task {name}: {error}") from error
             return known[name]
@@ -186,7 +187,7 @@ class EventMQBackend(framework.BaseTaskBackend):
         self._announce(result)
 
     def _send_late(self, result: Any, message: tuple[str, str, str, bytes]) -> None:
-        with _logged(result.task.module_path, result.id):
+        with _logged(f"job {result.id} of task {result.task.module_path}"):
             self._send(result, message)
 
     def _announce(self, result: Any) -> None:
@@ -336,21 +337,21 @@ def delay_on_commit(task: Any, *args: Any, **kwargs: Any) -> None:
     signature.encode()  # raises what `delay` would, while the transaction can be rolled back
 
     def send() -> None:
-        with _logged(signature.task, ""):
+        with _logged(f"a job of task {signature.task}"):
             signature.delay()
 
     transaction.on_commit(send)
 
 
 @contextmanager
-def _logged(task: str, job_id: str) -> Iterator[None]:
+def _logged(what: str) -> Iterator[None]:
     """Log why a job was not sent after a commit, where nothing can be undone."""
     try:
         yield
     except DuplicateJob as error:
-        logger.info("a job of task %s was not needed: %s", task, error)
+        logger.info("%s was not stored: %s", what, error)
     except EventMQError as error:
-        logger.error("job %s of task %s is lost: %s", job_id, task, error)  # noqa: TRY400
+        logger.error("%s is lost: %s", what, error)  # noqa: TRY400 - the text says it all
 
 
 def _import_app(path: Any) -> EventMQ:

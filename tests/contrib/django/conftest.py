@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 SETTINGS = "tests.contrib.django.project.settings"
 
 #: Seconds for what takes a second on an idle machine.
-TIMEOUT = 30.0
+TIMEOUT = 50.0
 
 
 class Process:
@@ -109,17 +109,31 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         folder / "broker.log",
         *("eventmq", "broker", "--bind", "tcp://127.0.0.1:0", "--data-dir", str(folder / "data")),
     )
-    url = broker.line("ready").partition("main=")[2].split()[0]
     before = dict(os.environ)
-    os.environ |= {
-        "DJANGO_SETTINGS_MODULE": SETTINGS, "PROJECT_FOLDER": str(folder), "PROJECT_BROKER": url,
-    }  # fmt: skip
-    with suppress(Unavailable):
-        server = shared_server()
-        request.config.add_cleanup(close_shared_server)
-        database = server.database()
-        os.environ["PROJECT_POSTGRESQL"] = database.__enter__()
-        request.config.add_cleanup(lambda: database.__exit__(None, None, None))
+    try:
+        os.environ |= {
+            "DJANGO_SETTINGS_MODULE": SETTINGS,
+            "PROJECT_FOLDER": str(folder),
+            "PROJECT_BROKER": broker.line("ready").partition("main=")[2].split()[0],
+        }
+        with suppress(Unavailable):
+            server = shared_server()
+            request.config.add_cleanup(close_shared_server)
+            database = server.database()
+            os.environ["PROJECT_POSTGRESQL"] = database.__enter__()
+            request.config.add_cleanup(lambda: database.__exit__(None, None, None))
+        _set_up()
+        yield folder
+        _tear_down()
+    finally:
+        broker.stop()
+        os.environ.clear()
+        os.environ.update(before)
+        time.tzset()  # Django has set the zone of its settings
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _set_up() -> None:
     import django
     from django.core.management import call_command
     from django.db import connections
@@ -128,17 +142,16 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     for alias in connections:
         call_command("migrate", database=alias, run_syncdb=True, verbosity=0)
     connections.close_all()
-    yield folder
+
+
+def _tear_down() -> None:
+    from django.db import connections
+
     from eventmq_contrib.django import backend
 
     connections.close_all()
     for app in backend._apps.values():
         app.close()
-    broker.stop()
-    os.environ.clear()
-    os.environ.update(before)
-    time.tzset()  # Django has set the zone of its settings
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +180,7 @@ def running_worker(folder: Path, *options: str, name: str = "worker", **environm
         process.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def worker(project: Path) -> Iterator[Process]:
     """A worker with two child processes, for all queues but ``nobody``."""
     with running_worker(project, "-c", "2", "-Q", "default,mail") as process:

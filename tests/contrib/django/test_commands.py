@@ -21,6 +21,8 @@ def _run(*arguments, **environment):
 
 def test_a_worker_finds_the_tasks_modules_of_the_installed_apps(tasks, worker):
     assert f"task {tasks.add.module_path}, queue default" in worker.text
+    unserved = f"task {tasks.too_late.module_path}, queue nobody, which this worker does not serve"
+    assert unserved in worker.text
 
 
 def test_a_worker_serves_the_queues_of_its_backend_unless_told_otherwise(project):
@@ -64,12 +66,17 @@ def test_wrong_usage_is_named(project, arguments, text):
     assert "Traceback" not in ran.stderr
 
 
-def test_beat_submits_tasks_on_their_schedules(project, worker):
+def test_beat_submits_tasks_on_their_schedules_as_they_were_declared(project, worker, tasks):
+    from eventmq_contrib.django.framework import task_backends
     from tests.contrib.django.project.shop.models import Order
 
+    backend = task_backends["default"]
     process = Process(project / "beat.log", "django", "eventmq_beat")
     try:
         process.line("ready")
         until(lambda: Order.objects.filter(name="tick").count() >= 2, "two ticks")
     finally:
         process.stop()
+    asked = {"task": tasks.tick.module_path, "state": "succeeded"}
+    jobs = until(lambda: backend.app.ask("jobs", asked)["jobs"], "an end")
+    assert tasks.tick == backend.get_result(jobs[0]["id"]).task

@@ -304,6 +304,13 @@ def test_the_outbox_needs_its_app_and_a_serializer_for_json(project, monkeypatch
     assert "eventmq.E007" == error.id
 
 
+def test_a_broker_in_memory_runs_tasks_inside_the_process(tasks):
+    result = ended(tasks.add.using(backend="memory").enqueue(1, b=2))
+    assert 3 == result.return_value
+    result = ended(tasks.watched.using(backend="memory").enqueue(1))
+    assert 2 == result.return_value[0]
+
+
 def test_all_threads_share_a_client(tasks, framework):
     app = framework.task_backends["default"].app
     found, results = [], []

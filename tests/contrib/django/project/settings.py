@@ -65,6 +65,7 @@ TASKS = {
     "default": _backend(),
     "outbox": _backend(outbox=True),
     "at_once": _backend(on_commit=False),
+    "memory": _backend(broker="memory://"),
     "away": {
         "BACKEND": BACKEND,
         "OPTIONS": {"app": "tests.contrib.django.project.apps:away"},

@@ -91,7 +91,7 @@ def sleep(seconds):
     time.sleep(seconds)
 
 
-@task
+@task(queue_name="mail", priority=3)
 @task_options(schedule=every(seconds=0.5))
 def tick():
     Order.objects.create(name="tick")
