@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 import dramatiq
 import pytest
 
-from eventmq_contrib.dramatiq import EventMQBackend, EventMQBroker, QueueConsumer
+from eventmq_contrib.dramatiq.broker import EventMQBackend, EventMQBroker, QueueConsumer
 from tests.support.system import System
 
 if TYPE_CHECKING:

@@ -345,10 +345,10 @@ def test_join_waits_for_delayed_messages_up_to_its_timeout(broker):
 
 
 def test_a_broker_that_is_not_there_is_a_closed_connection():
-    broker = EventMQBroker(app=EventMQ(broker="tcp://127.0.0.1:1", submit_timeout=0.2))
-    with pytest.raises(dramatiq.ConnectionClosed):
-        broker.enqueue(message())
-    broker.close()
+    with EventMQ(broker="tcp://127.0.0.1:1", submit_timeout=0.2) as app:
+        broker = EventMQBroker(app=app)
+        with pytest.raises(dramatiq.ConnectionClosed):
+            broker.enqueue(message())
 
 
 def test_an_address_is_a_url_or_that_of_an_app():
@@ -357,6 +357,7 @@ def test_an_address_is_a_url_or_that_of_an_app():
     broker = EventMQBroker(url="eventmq://127.0.0.1:1", namespace="")
     assert list(broker.app.settings.broker) == ["tcp://127.0.0.1:1"]
     assert broker.job_queue("mail.DQ") == "mail"
+    broker.close()
 
 
 # Results

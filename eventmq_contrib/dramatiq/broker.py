@@ -1,8 +1,4 @@
-"""Dramatiq on EventMQ: `EventMQBroker` for actors and workers, `EventMQBackend` for their results.
-
-Actors, middleware and the command ``dramatiq`` are unmodified; a message is a job of an EventMQ
-queue. Dramatiq comes with ``eventmq[dramatiq]``.
-"""
+"""Broker, consumer and result backend for Dramatiq, whose messages are jobs of EventMQ's queues."""
 
 from __future__ import annotations
 
