@@ -182,14 +182,14 @@ def _bulk_filters(action: str, fields: Fields) -> dict[str, Any]:
     return filters_of(first, names)
 
 
-def _back(name: str, fields: Fields) -> str:
-    """Return the page to which the user of an action returns."""
+def _back(name: str, fields: Fields, *, done: bool) -> str:
+    """Return the page to which a user returns who did something, or did not."""
     needs, first = ACTIONS[name].needs, _first(fields)
     if needs == "name":
         return "schedules"
     if needs == "queue":
         return f"queues/{quote(first['queue'], safe='')}"
-    if needs and len(fields["id"]) == 1 and "from" not in fields and name != "drop":
+    if needs and len(fields["id"]) == 1 and "from" not in fields and not (done and name == "drop"):
         return f"jobs/{quote(first['id'], safe='')}"
     chosen = {name: first[name] for name in FILTERS if first.get(name)}
     page = "jobs" if first.get("from") == "jobs" else "failed"
@@ -241,7 +241,7 @@ async def confirm(visit: Visit) -> Response:
         "confirm.html", spec=action, question=action.question.format_map({**shown, "jobs": jobs}),
         # In the address: a form would change line ends and other characters of names.
         target=visit.link(f"act/{visit.path('action')}", **fields), counted=counted,
-        back=_back(visit.path("action"), fields),
+        back=_back(visit.path("action"), fields, done=False),
         filters={name: shown[name] for name in FILTERS if shown.get(name)},
     )  # fmt: skip
 
@@ -253,7 +253,7 @@ async def act(visit: Visit) -> Response:
     perform = _begin if action.bulk else _perform
     note = await visit.run(perform, visit.path("action"), visit.broker, fields, actor)
     logger.info("%s, by %s of the dashboard at broker %s", action.button, actor, visit.broker.name)
-    page = _back(visit.path("action"), fields)
+    page = _back(visit.path("action"), fields, done=True)
     if action.bulk:
         more = {name: text for name, text in _first(fields).items() if name in {"total", "least"}}
         page = f"bulk/{fields['bulk_id'][0]}?{urlencode(more | {'back': page})}"

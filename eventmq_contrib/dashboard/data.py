@@ -95,6 +95,11 @@ class Snapshot:
         """Whether the broker is a standby, which has no jobs of its own to show."""
         return self.status.get("role") == "standby"
 
+    @property
+    def state(self) -> str:
+        """``missing`` or ``standby``, "" for a broker that answers and has jobs."""
+        return "missing" if self.missing else "standby" if self.standby else ""
+
 
 class Page(NamedTuple):
     """Rows of a listing.

@@ -46,7 +46,7 @@ def cells_of(snapshot: Snapshot) -> dict[str, str]:
     attention has changed. Keys with ``spark/`` are data of SVG's path.
     """
     shape = [*attention(snapshot)]
-    cells: dict[str, str] = {}
+    cells = {"state": snapshot.state, "missing": ""}
     if snapshot.metrics and not snapshot.standby:
         queues = sorted(snapshot.queues, key=lambda row: row["name"])[:MAX_QUEUES]
         shape += [f"{row['name']}\0{row['paused']}" for row in queues]
@@ -72,7 +72,6 @@ def cells_of(snapshot: Snapshot) -> dict[str, str]:
             prefix = f"queue/{row['name']}/"
             cells |= {f"{prefix}{name}": figure(row[name]) for name in (*TOTALS, "workers")}
             cells[f"{prefix}waited"] = duration(row["waited"]) if row["waited"] else "-"
-    cells["missing"] = ""
     if snapshot.missing:
         since = f" What is shown is from {clock(snapshot.at)} UTC." if snapshot.at else ""
         cells["missing"] = f"The broker is missing: {snapshot.missing}{since}"

@@ -107,6 +107,8 @@ async def queue(visit: Visit) -> Response:
     name, draining = visit.path("name"), "drain" in visit.query
     snapshot = await visit.run(visit.broker.refresh, 0.0) if draining else visit.snapshot
     visit.broker.check()
+    if all(row["name"] != name for row in snapshot.queues):  # it may be newer than the snapshot
+        snapshot = await visit.run(visit.broker.refresh, 0.0)
     row = next((row for row in snapshot.queues if row["name"] == name), None)
     if row is None:
         raise QueueNotFound(f"broker {visit.broker.name} has no queue {name[:80]!r}")

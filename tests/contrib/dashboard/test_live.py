@@ -145,7 +145,7 @@ def test_cells_show_what_is_there(app: EventMQ, brokers: Brokers) -> None:
     shape = cells["shape"]
     app.ask("pause", {"queue": "late"})
     assert shape != live.cells_of(brokers.brokers["one"].refresh(0.0))["shape"]
-    assert {"missing", "shape"} == {*live.cells_of(Snapshot())}
+    assert {"missing", "shape", "state"} == {*live.cells_of(Snapshot())}
 
 
 def test_live_cells_are_bounded() -> None:
