@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.contrib.dramatiq.kills import kill_group
 from tests.support.page_files import ROOT, write_files
 from tests.support.system import DEADLINE, System, until
 
@@ -31,7 +31,9 @@ def test_the_program_on_the_page_runs(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-m", "dramatiq", "shop", "-p", "1", "-t", "2"]
     with (tmp_path / "dramatiq.log").open("wb") as log:
-        worker = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=log)
+        worker = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stderr=log, start_new_session=True
+        )
     try:
         order = [sys.executable, "order.py"]
         subprocess.run(order, cwd=tmp_path, env=environment, check=True, timeout=DEADLINE)
@@ -45,8 +47,7 @@ def test_the_program_on_the_page_runs(tmp_path: Path) -> None:
         queues = {row["name"]: (row["delayed"], row["failed"]) for row in app.ask("queues")}
         assert queues == {"dramatiq.default": (1, 0), "dramatiq.mail": (0, 1)}
     finally:
-        worker.send_signal(signal.SIGTERM)
-        worker.wait(DEADLINE)
+        kill_group(worker)
         system.stop()
 
 

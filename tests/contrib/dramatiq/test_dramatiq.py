@@ -475,5 +475,5 @@ def test_a_consumer_goes_on_after_a_restart_of_the_broker(tmp_path):
 
 @pytest.mark.timeout(120)
 def test_kills_of_workers_and_broker_lose_nothing(tmp_path):
-    outcome = run(tmp_path, messages=300, kills=2, deadline=DEADLINE)
+    outcome = run(tmp_path, messages=200, kills=2, deadline=DEADLINE)
     assert (outcome.lost, outcome.failed) == ([], 0)
