@@ -7,6 +7,7 @@ import logging
 import re
 from collections import Counter
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,6 +39,7 @@ html_theme = "furo"
 html_title = f"EventMQ {release}"
 html_static_path = ["_static"]
 html_css_files = ["eventmq.css"]
+html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
