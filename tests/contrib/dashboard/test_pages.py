@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from datetime import datetime, timezone
 from html import escape, unescape
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -19,7 +20,7 @@ from eventmq.events import rows_of
 from eventmq.plugins.triggers import Every
 from eventmq.schedule import Loaded
 from eventmq.wire.curve import Certificate, write_new
-from eventmq_contrib.dashboard import OPERATOR, User, application
+from eventmq_contrib.dashboard import OPERATOR, User, application, data
 from eventmq_contrib.dashboard.actions import ACTIONS
 from eventmq_contrib.dashboard.pages import trigger_text
 from tests.contrib.dashboard.conftest import SAME_SITE, TIMEOUT, Browser
@@ -164,6 +165,13 @@ def test_markup_and_control_characters_are_text_everywhere(app: EventMQ, browser
     assert escape("\\x1b[31m\\u202e") in browser.get(f"/b/broker/jobs/{job.id}")
 
 
+def test_a_queue_newer_than_the_figures_has_a_page(app: EventMQ, browser: Browser) -> None:
+    browser.get("/b/broker/")
+    app.send("shop.good", queue="new", countdown=3600)
+    assert "<h1>Queue new" in browser.get("/b/broker/queues/new")
+    assert "has no queue" in browser.get("/b/broker/queues/other", 404)
+
+
 def test_an_action_reaches_a_queue_of_any_name(app: EventMQ, browser: Browser) -> None:
     """Forms and addresses carry names as they are, not as they are shown."""
     name = f"a/b?c=d&e f+{EVIL}"
@@ -203,14 +211,17 @@ def test_a_search_that_takes_long_says_how_far_it_is_and_goes_on(
     broker = dashboard.brokers.brokers["broker"]
     asked: list[Any] = []
 
+    def monotonic() -> float:  # a page of a large store takes 50 ms
+        return time.monotonic() + 0.05 * len(asked)
+
     def ask(name: str, arguments: Any = None) -> Any:
         if name != "jobs":
             return app.ask(name, arguments)
         asked.append(arguments)
-        time.sleep(0.05)  # as a page of a large store takes
         at = 1_800_000_000.0 - 60 * len(asked)
         return {"jobs": [], "cursor": f"c{len(asked)}", "complete": False, "searched_to": at}
 
+    monkeypatch.setattr(data, "time", SimpleNamespace(monotonic=monotonic, time=time.time))
     monkeypatch.setattr(broker, "ask", ask)
     page = browser.get("/b/broker/jobs?task=rare")
     assert 2 <= len(asked) <= 5, "it searches on for a while, and then shows what it has"
