@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import dramatiq
 import pytest
+from dramatiq.rate_limits.backends import StubBackend
 
 from eventmq_contrib.dramatiq.broker import EventMQBackend, EventMQBroker, QueueConsumer
 from tests.support.system import System
@@ -39,7 +40,7 @@ TESTS = (
 CONFTEST = """
 from .their_conftest import *
 from tests.contrib.dramatiq.foreign import (
-    broker_process, redis_result_backend, result_backend, stub_broker
+    broker_process, rate_limiter_backend, redis_result_backend, result_backend, stub_broker
 )
 """
 
@@ -109,6 +110,12 @@ def result_backend(stub_broker: TestedBroker) -> EventMQBackend:
 @pytest.fixture
 def redis_result_backend(result_backend: EventMQBackend) -> EventMQBackend:
     return result_backend
+
+
+@pytest.fixture
+def rate_limiter_backend() -> StubBackend:
+    """Theirs in memory alone: those of Redis and memcached need servers."""
+    return StubBackend()
 
 
 def main() -> int:
