@@ -1,7 +1,7 @@
 """Celery's result backend for ``eventmq://host:port``: results in the broker, without polling.
 
-A result is a record of the broker (`records`), and is announced under a topic of its task, to which
-whoever waits for it subscribes.
+A result is a record of the broker (`records`), and is announced under a topic that it shares with
+some others, to which whoever waits for it subscribes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import crc32
 
 from celery import states
 from celery.backends.asynchronous import AsyncBackendMixin, BaseResultConsumer
@@ -41,6 +42,9 @@ QUEUE = "celery.results"
 #: there was no connection were missed.
 READ_EVERY = 5.0
 
+#: Number of topics of announcements: a client may have 1,000 subscriptions, but wait for more.
+BUCKETS = 200
+
 #: Number of further attempts while the broker is away, each as long as ``submit_timeout``.
 RETRIES = 20
 
@@ -63,7 +67,9 @@ class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
         #: Whether announcements may have arrived, and how often some were passed on.
         self._arrived, self._turn = False, 0
         self._read_at = 0.0
-        self._subscriptions: dict[str, Subscription] = {}
+        #: The tasks that are waited for, by bucket, and the subscription of each bucket.
+        self._waiting: dict[int, set[str]] = {}
+        self._subscriptions: dict[int, Subscription] = {}
 
     def start(self, initial_task_id: str, **kwargs: Any) -> None:
         """Wait for the result of a first task."""
@@ -71,21 +77,28 @@ class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
 
     def stop(self) -> None:
         """End all subscriptions."""
-        for task_id in list(self._subscriptions):
+        for task_id in self._task_ids():
             self.cancel_for(task_id)
+
+    def _task_ids(self) -> list[str]:
+        return [task_id for task_ids in list(self._waiting.values()) for task_id in list(task_ids)]
 
     def consume_from(self, task_id: str) -> None:
         """Wait for the result of a task too."""
-        if task_id not in self._subscriptions:
-            subscription = self.backend.eventmq.subscribe(_topic(task_id))
-            self._subscriptions[task_id] = subscription
+        bucket = _bucket(task_id)
+        self._waiting.setdefault(bucket, set()).add(task_id)
+        if bucket not in self._subscriptions:
+            subscription = self.backend.eventmq.subscribe(f"celery-result/{bucket}/")
+            self._subscriptions[bucket] = subscription
             subscription.notify(self._notify)
             self._read_at = time.monotonic() + READ_EVERY
 
     def cancel_for(self, task_id: str) -> None:
         """Wait for a task no longer. Does not block."""
-        subscription = self._subscriptions.pop(task_id, None)
-        if subscription is not None:
+        bucket = _bucket(task_id)
+        waiting = self._waiting.get(bucket, set())
+        waiting.discard(task_id)
+        if not waiting and (subscription := self._subscriptions.pop(bucket, None)) is not None:
             subscription.close()
 
     def on_wait_for_pending(self, result: Any, **kwargs: Any) -> None:
@@ -116,10 +129,12 @@ class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
             self._arrived = False
         for subscription in list(self._subscriptions.values()):
             while (message := subscription.poll()) is not None:
-                self.on_state_change(self.backend.decode_result(message.value), message)
+                _, bucket, task_id = message.topic.split("/", 2)
+                if task_id in self._waiting.get(int(bucket), ()):
+                    self.on_state_change(self.backend.decode_result(message.value), message)
         if time.monotonic() > self._read_at:
             self._read_at = time.monotonic() + READ_EVERY
-            self._read(list(self._subscriptions))
+            self._read(self._task_ids())
         with self._changed:
             self._turn += 1
             self._changed.notify_all()
@@ -175,7 +190,8 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
     def _set_with_state(self, key: bytes, value: str | bytes, state: str) -> None:
         self.set(key, value)
         if key.startswith(self.task_keyprefix):
-            topic = _topic(bytes_to_str(key[len(self.task_keyprefix) :]))
+            task_id = bytes_to_str(key[len(self.task_keyprefix) :])
+            topic = f"celery-result/{_bucket(task_id)}/{task_id}"
             try:
                 self.eventmq.publish_raw(topic, ensure_bytes(value))
             except BrokerUnavailable as error:
@@ -279,5 +295,5 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
         return super().__reduce__(args, {**(kwargs or {}), "url": self.url})
 
 
-def _topic(task_id: str) -> str:
-    return f"celery-result/{task_id}/"
+def _bucket(task_id: str) -> int:
+    return crc32(task_id.encode()) % BUCKETS
