@@ -29,6 +29,7 @@ AIMS = {
     ("unit", "properties", "contracts"): 180.0,
     ("simulation",): 120.0,
     ("integration", "acceptance"): 300.0,
+    ("contrib/dashboard",): 120.0,
     ("contrib/gateways",): 120.0,
     ("contrib/journal", "contrib/spark"): 240.0,
     ("contrib/postgres",): 240.0,

@@ -10,7 +10,7 @@ from tests.contrib.dashboard.browser.driving import expect
 from tests.support.system import until
 
 if TYPE_CHECKING:
-    from tests.contrib.dashboard.browser.driving import Shop, Tab
+    from tests.contrib.dashboard.browser.driving import Hold, Shop, Tab
 
 
 def test_a_queue_is_paused_and_resumed(shop: Shop, tab: Tab) -> None:
@@ -21,11 +21,14 @@ def test_a_queue_is_paused_and_resumed(shop: Shop, tab: Tab) -> None:
     page.get_by_role("button", name="Pause the queue").click()
     expect(page.locator(".note")).to_have_text("Queue quick is paused.")
     expect(page.get_by_role("heading", level=1)).to_have_text("Queue quick paused")
+    assert shop.queue("quick")["paused"]
     expect(page).not_to_have_url(re.compile("note="))
     page.get_by_role("link", name="Resume").click()
     page.get_by_role("button", name="Resume the queue").click()
     expect(page.locator(".note")).to_have_text("Queue quick is resumed.")
     expect(page.get_by_role("heading", level=1)).to_have_text("Queue quick")
+    assert not shop.queue("quick")["paused"]
+    assert ["pause", "resume"] == shop.acts_of("olga")[-2:]
 
 
 def test_one_failed_job_is_retried(shop: Shop, tab: Tab) -> None:
@@ -42,6 +45,7 @@ def test_one_failed_job_is_retried(shop: Shop, tab: Tab) -> None:
     expect(page.locator(".note")).to_have_text("1 job queued again.")
     expect(page.get_by_role("heading", level=1)).to_have_text("shop.mend succeeded")
     expect(page.locator(".timeline")).to_contain_text("attempt 1 failed")
+    assert ("succeeded", 2) == (job.state, job.info()["attempt"])
 
 
 def test_all_that_match_are_retried(shop: Shop, tab: Tab) -> None:
@@ -76,6 +80,8 @@ def test_chosen_jobs_are_dropped(shop: Shop, tab: Tab) -> None:
     expect(page.locator(".note")).to_have_text("2 jobs dropped.")
     expect(page.get_by_role("row")).to_have_count(2)
     expect(page.get_by_label(f"Choose job {jobs[1].id}")).to_be_visible()
+    left = shop.app.ask("failed", {"queue": "quick", "limit": 10})["failed"]
+    assert [jobs[1].id] == [row["id"] for row in left]
 
 
 def test_a_schedule_is_run_now_and_switched_off(shop: Shop, tab: Tab) -> None:
@@ -90,6 +96,8 @@ def test_a_schedule_is_run_now_and_switched_off(shop: Shop, tab: Tab) -> None:
         page.get_by_role("link", name=button, exact=True).click()
         page.get_by_role("button", name=button).click()
         expect(page.locator(".note")).to_have_text(f"Schedule nightly is {done}.")
+        (stored,) = [each for each in shop.app.schedules.list() if each.name == "nightly"]
+        assert (done == "enabled") == stored.enabled
 
 
 def test_whoever_says_no_does_nothing(shop: Shop, tab: Tab) -> None:
@@ -100,27 +108,8 @@ def test_whoever_says_no_does_nothing(shop: Shop, tab: Tab) -> None:
     assert "failed" == shop.failed.state
 
 
-def test_ten_thousand_jobs_are_paged_and_cancelled(shop: Shop, tab: Tab) -> None:
-    """In one operation, whose number is asked about before."""
-    shop.app.send_many("shop.pack", [((), {})] * 10_000, queue="many", countdown=3600)
-    page = tab.open("jobs?queue=many")
-    expect(page.get_by_role("row")).to_have_count(51)
-    page.get_by_role("link", name="Older").click()
-    expect(page.get_by_role("link", name="Newest")).to_be_visible()
-    expect(page.get_by_role("row")).to_have_count(51)
-    page.get_by_role("link", name="Cancel all that match and wait").click()
-    expect(page.locator("main")).to_contain_text("10,000 jobs match now.")
-    page.get_by_role("button", name="Cancel all that match").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Cancel: done")
-    expect(page.get_by_role("main").get_by_role("status")).to_have_text(
-        "10,000 of 10,000 jobs cancelled."
-    )
-    assert [0] == [row["delayed"] for row in shop.app.ask("queues") if row["name"] == "many"]
-
-
-def test_a_queue_is_purged_and_drained(shop: Shop, tab: Tab) -> None:
-    done = shop.file("drained")
-    running = [shop.app.send("shop.hold", (str(done),), queue="slow") for _ in range(4)]
+def test_a_queue_is_purged_and_drained(shop: Shop, tab: Tab, hold: Hold) -> None:
+    running = hold.jobs(4, queue="slow")
     until(lambda: all(job.state == "running" for job in running), "all slots are in use")
     waiting = shop.app.send("shop.pack", queue="slow")
     page = tab.open("queues/slow")
@@ -132,27 +121,26 @@ def test_a_queue_is_purged_and_drained(shop: Shop, tab: Tab) -> None:
     page.get_by_role("link", name="Back").click()
     page.get_by_role("link", name="Drain").click()
     expect(page.locator(".note")).to_contain_text("Draining: 0 waiting and 4 running.")
-    done.touch()
+    hold.release()
     expect(page.locator(".note")).to_contain_text("The queue is drained")
     shop.app.wait(running)
 
 
-def test_a_running_job_is_cancelled(shop: Shop, tab: Tab) -> None:
+def test_a_running_job_is_cancelled(shop: Shop, tab: Tab, hold: Hold) -> None:
     """And so is what is left of a chain, on the pages of both."""
-    done = shop.file("cancelled")
-    hold = shop.app.signature("shop.hold", str(done), immutable=True)
-    last = chain(hold, hold).delay()
+    step = shop.app.signature("shop.hold", hold.name, immutable=True)
+    last = chain(step, step).delay()
     page = tab.open(f"jobs/{last.id}")
     expect(page.get_by_role("heading", level=1)).to_have_text("shop.hold blocked")
     page.get_by_role("link", name="Cancel the graph").click()
     page.get_by_role("button", name="Cancel the graph").click()
     expect(page.locator(".note")).to_have_text(re.compile("[12] jobs of the graph were cancelled."))
     expect(page.get_by_role("heading", level=1)).to_have_text("shop.hold cancelled")
-    job = shop.app.send("shop.hold", (str(done),))
+    (job,) = hold.jobs(1)
     page = tab.open(f"jobs/{job.id}")
     expect(page.get_by_role("heading", level=1)).to_have_text("shop.hold running")
     page.get_by_role("link", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".note")).to_contain_text("1 job cancelled.")
     expect(page.get_by_role("heading", level=1)).to_have_text("shop.hold cancelled")
-    done.touch()
+    assert ["cancelled", "cancelled"] == [last.state, job.state]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.contrib.dashboard.browser.driving import Tab, expect
+from tests.support.system import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from playwright.sync_api import Page
 
-    from tests.contrib.dashboard.browser.driving import Shop
+    from tests.contrib.dashboard.browser.driving import Hold, Shop
 
 
 def streams_of(page: Page) -> list[str]:
@@ -30,17 +33,18 @@ def hide(page: Page, *, hidden: bool) -> None:
     )
 
 
-def test_figures_change_while_jobs_run(shop: Shop, tab: Tab) -> None:
+def test_figures_change_while_jobs_run(shop: Shop, tab: Tab, hold: Hold) -> None:
     page = tab.open()
     page.evaluate("window.loaded = true")
     running = tab.cell("running")
     expect(running).to_have_text("0")
-    done = shop.file("done")
-    jobs = [shop.app.send("shop.hold", (str(done),)) for _ in range(6)]
+    jobs = hold.jobs(6)
     expect(running).to_have_text("4")
     expect(tab.cell("waiting")).to_have_text("2")
     expect(tab.cell("slots")).to_have_text("4 of 4")
-    done.touch()
+    queue = shop.queue("default")
+    assert (4, 2) == (queue["running"], queue["waiting"])
+    hold.release()
     shop.app.wait(jobs)
     expect(running).to_have_text("0")
     assert page.evaluate("window.loaded")
@@ -54,39 +58,67 @@ def test_a_page_gets_the_row_of_a_new_queue(shop: Shop, tab: Tab) -> None:
     assert page.evaluate("window.loaded")
 
 
-def test_tabs_share_one_stream(shop: Shop, tab: Tab) -> None:
+def test_tabs_share_one_stream(shop: Shop, open_tab: Callable[..., Tab], hold: Hold) -> None:
     """When the one that holds it is closed, the other goes on."""
+    tab = open_tab()
     tab.open()
     second = Tab(tab.page.context.new_page(), tab.url)
     opened = streams_of(second.page)
     second.open()
     assert [] == opened
-    done = shop.file("shared")
-    job = shop.app.send("shop.hold", (str(done),))
+    jobs = hold.jobs(1)
     expect(second.cell("running")).to_have_text("1")
     assert [] == opened
     tab.page.goto("about:blank")
     expect(second.page.locator("#connection")).to_have_class("dot on")
-    done.touch()
-    shop.app.wait([job])
+    hold.release()
+    shop.app.wait(jobs)
     expect(second.cell("running")).to_have_text("0")
     assert 1 == len(opened)
     assert [] == second.complaints()
 
 
-def test_a_hidden_tab_holds_no_stream(shop: Shop, tab: Tab) -> None:
-    page = tab.open()
+def test_many_tabs_share_one_stream(open_tab: Callable[..., Tab], hold: Hold) -> None:
+    """A host has six connections: with a stream each, the seventh tab would never load."""
+    first = open_tab()
+    first.open("queues")
+    context, url = first.page.context, f"{first.url}/b/broker/queues"
+    asked: list[str] = []
+    context.on("request", lambda request: asked.append(request.url))
+    first.page.evaluate("(url) => { for (let n = 1; n < 24; n++) window.open(url) }", url)
+    until(lambda: first.page.title() and len(context.pages) == 24, "all tabs are open")
+    tabs = [page.locator("#connection") for page in context.pages]
+    for mark in tabs:
+        expect(mark).to_have_attribute("aria-label", "live")
+    hold.jobs(1)
+    for page in context.pages:
+        expect(page.locator('[data-cell="broker:queue/default/running"]')).to_have_text("1")
+    assert [] == [each for each in asked if each.endswith(("/live", "/live.json"))]
+    first.page.goto("about:blank")
+    hold.release()
+    for page in context.pages[1:]:
+        expect(page.locator('[data-cell="broker:queue/default/running"]')).to_have_text("0")
+    assert [f"{first.url}/live"] == [
+        each for each in asked if each.endswith(("/live", "/live.json"))
+    ]
+
+
+def test_a_hidden_tab_holds_no_stream(
+    shop: Shop, tab: Tab, open_tab: Callable[..., Tab], hold: Hold
+) -> None:
+    page, witness = tab.open(), open_tab()
+    witness.open()
     opened = streams_of(page)
     with page.expect_event("requestfailed", lambda request: request.url.endswith("/live")):
         hide(page, hidden=True)
     expect(page.locator("#connection")).to_have_attribute("aria-label", "not live")
-    done = shop.file("hidden")
-    job = shop.app.send("shop.hold", (str(done),))
-    expect(tab.cell("running")).to_have_text("0")
+    jobs = hold.jobs(1)
+    expect(witness.cell("running")).to_have_text("1")
+    assert "0" == tab.cell("running").inner_text()
     assert [] == opened
     hide(page, hidden=False)
     expect(tab.cell("running")).to_have_text("1")
     assert 1 == len(opened)
-    done.touch()
-    shop.app.wait([job])
+    hold.release()
+    shop.app.wait(jobs)
     expect(tab.cell("running")).to_have_text("0")
