@@ -57,7 +57,7 @@ def test_no_page_has_a_list_of_contents_of_its_own() -> None:
 
 
 def test_an_option_that_many_commands_have_is_described_once(conf: ModuleType) -> None:
-    conf.add_declared()
+    conf.program.load()
     source = [".. shared options"]
     conf.list_shared(None, "reference/cli", source)
     assert source[0].count(".. option:: --json\n\n   Print JSON, and nothing else on stdout.") == 1
