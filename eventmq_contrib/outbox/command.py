@@ -21,7 +21,7 @@ __all__ = ["outbox"]
 
 _EXITS = {cli.FAILED: "the database cannot be reached, or has no outbox table"}
 
-_COLUMNS = ("id", "queue", "created", "error")
+_COLUMNS: tuple[str, ...] = ("id", "queue", "created", "error")
 
 _takes_database = click.option(
     "--database", "url", metavar="URL", required=True,

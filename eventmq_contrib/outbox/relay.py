@@ -102,7 +102,9 @@ class Relay:
         self._full = {queue: until for queue, until in self._full.items() if until > now}
         rows = self._database.claim(BATCH, list(self._full))
         ends = self._send(rows)
-        sent, kept, later = [], [], None
+        sent: list[int] = []
+        kept: list[tuple[int, str]] = []
+        later: Exception | None = None
         for row in (row for row in rows if row.seq in ends):
             error = ends[row.seq]
             if error is None or isinstance(error, errors.DuplicateJob):
