@@ -65,7 +65,10 @@ TASKS = {
     "default": _backend(),
     "outbox": _backend(outbox=True),
     "at_once": _backend(on_commit=False),
-    "memory": _backend(broker="memory://"),
+    "memory": {
+        "BACKEND": BACKEND,
+        "OPTIONS": {"app": "tests.contrib.django.project.apps:memory"},
+    },
     "away": {
         "BACKEND": BACKEND,
         "OPTIONS": {"app": "tests.contrib.django.project.apps:away"},
