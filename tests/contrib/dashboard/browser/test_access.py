@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from tests.contrib.dashboard.browser.driving import Shop, Tab
 
+# The first test of a process starts the shop.
+pytestmark = pytest.mark.timeout(180)
+
 #: Pages, and the status of each that is an error.
 PATHS = {
     "": 200, "queues": 200, "queues/default": 200, "workers": 200, "jobs": 200, "failed": 200,

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tests.contrib.dashboard.browser.driving import Shop, Tab
     from tests.support.postgres import Server
 
+# The first test of a process starts the shop.
+pytestmark = pytest.mark.timeout(180)
+
 EVIL = "</style><script>window.evil=1</script><img src=//evil.example onerror=window.evil=1>"
 
 
