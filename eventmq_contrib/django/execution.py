@@ -24,7 +24,6 @@ from eventmq_contrib.django.framework import TaskError, TaskResultStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq_contrib.django.backend import EventMQBackend
 
 __all__ = [
     "PRIORITY", "RUN_AFTER", "WORKER", "call_of", "enqueued_at", "from_unix", "make_function",
@@ -107,7 +106,7 @@ def enqueued_at(job_id: str, created: float = 0.0) -> datetime | None:
     return from_unix((made.int >> 80) / 1000 if made.version == UUID_WITH_TIME else created)
 
 
-def make_function(task: Any, backend: EventMQBackend) -> Callable[..., Any]:
+def make_function(task: Any, backend: Any) -> Callable[..., Any]:
     """Return the function of the EventMQ task that runs a Django task."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -149,7 +148,7 @@ class _Attempt:
     """One attempt of a job: a Django task with its arguments."""
 
     def __init__(
-        self, task: Any, backend: EventMQBackend, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, task: Any, backend: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         self._task, self._backend = task, backend
         self._args, self._kwargs = list(args), dict(kwargs)

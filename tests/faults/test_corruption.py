@@ -22,8 +22,8 @@ def test_damage_never_causes_a_silent_wrong_answer(
 ) -> None:
     """Neither a lost job, nor an altered value, nor an error other than a `StoreError`.
 
-    Except that a log that was cut looks like one that was never longer; docs/lab/reliability.rst says
-    so.
+    Except that a log that was cut looks like one that was never longer: see
+    docs/lab/reliability.rst.
     """
     store = Store(tmp_path, killed=killed, jobs=60)
     counted: Counter[str] = Counter()
