@@ -7,6 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
@@ -99,9 +100,18 @@ def test_the_readme_names_the_place_of_the_first_app() -> None:
 
 
 def test_the_quickstart_runs_after_the_readme(shell: Shell) -> None:
-    """All of its code, but for the line that installs and shows the demo."""
+    """All of its code, but for the lines that install and that activate the environment."""
     text = QUICKSTART.read_text(encoding="utf-8")
-    assert len(blocks(QUICKSTART)) == text.count(".. code-block::") - 1
+    assert len(blocks(QUICKSTART)) == text.count(".. code-block::") - 3
     assert "pip install . && .venv/bin/eventmq demo" in text
     play(shell, README)
     play(shell, QUICKSTART)
+    for program in reversed(shell.programs):
+        program.stop()
+    lines = re.findall(r"^    \$ eventmq (.*)$", text, re.MULTILINE)
+    assert ["dev -A post -Q default,mail --reload", "dashboard"] == lines
+    shell.start(*shlex.split(lines[0])).ready()
+    address = shell.start("dashboard", "--bind", "127.0.0.1:0").ready()["bind"]
+    assert 0 == shell.launch(sys.executable, "post.py").wait()
+    with build_opener(HTTPCookieProcessor()).open(address, timeout=DEADLINE) as answer:
+        assert "mail" in answer.read().decode()
