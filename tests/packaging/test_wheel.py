@@ -90,6 +90,8 @@ def test_the_wheel_has_its_metadata(wheel: zipfile.ZipFile) -> None:
 def test_the_wheel_brings_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFile) -> None:
     lines = wheel.read(f"{DIST_INFO}/entry_points.txt").decode().splitlines()
     assert [line for line in lines if line] == [
+        "[celery.result_backends]",
+        "eventmq = eventmq_contrib.kombu.backend:EventMQBackend",
         "[console_scripts]",
         "eventmq = eventmq.cli:main",
         "[eventmq]",
