@@ -73,7 +73,7 @@ class Mailbox:
     """A queue of one connection: subscriptions to the topics of the exchanges it is bound to.
 
     Attributes:
-        messages: Bodies of messages that nobody has consumed yet.
+        messages: Bodies of messages that no consumer has received yet.
         bindings: The subscriptions by exchange and routing key.
     """
 

@@ -84,7 +84,7 @@ class Records:
         return [value[NONCE:] for value in self._read(kept) if value is not None]
 
     def claim(self, key: str, ttl: float) -> bool:
-        """Take a key for ``ttl`` seconds; return whether nobody else has it."""
+        """Take a key for ``ttl`` seconds; return False if another client holds it."""
         last = self._last([key])[key]
         return not last.kept and self.append(key, b"", ttl) == last.number + 1
 

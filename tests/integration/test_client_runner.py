@@ -64,19 +64,8 @@ def free_address() -> str:
         return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
-#: Threads that ran before the test: those of clients that other tests left open.
-_BEFORE: set[threading.Thread] = set()
-
-
-@pytest.fixture(autouse=True)
-def before() -> None:
-    """Count no thread that another test left."""
-    _BEFORE.clear()
-    _BEFORE.update(threading.enumerate())
-
-
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread not in _BEFORE]
+    return [thread.name for thread in threading.enumerate()]
 
 
 def test_nothing_runs_before_the_first_use(make_runner: MakeRunner) -> None:

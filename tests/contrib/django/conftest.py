@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("django", reason="needs django: the framework")
 
 from tests.support.postgres import Unavailable, close_shared_server, shared_server
+from tests.support.system import until as wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,12 +78,14 @@ class Process:
 
 def until(ready: Callable[[], Any], what: str) -> Any:
     """Return the first true value."""
-    end = time.monotonic() + TIMEOUT
-    while not (value := ready()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not in time: {what}")
-        time.sleep(0.01)
-    return value
+    values: list[Any] = []
+
+    def is_ready() -> Any:
+        values[:] = [ready()]
+        return values[0]
+
+    wait_until(is_ready, what, TIMEOUT)
+    return values[0]
 
 
 def ended(result: Any) -> Any:
@@ -101,10 +104,24 @@ def rolled_back(using: str = "default") -> Iterator[None]:
         transaction.set_rollback(True, using=using)
 
 
-@pytest.fixture(scope="session")
-def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Django, set up in this process, with the tables of its databases; and the broker."""
-    folder = tmp_path_factory.mktemp("project")
+#: What ends with the last test of this folder. It cannot be a package of pytest, which would be
+#: imported as ``django``; and until the end of the session other tests would find clients and
+#: environment of the project.
+_folder = ExitStack()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """End the project when the next test is that of another folder."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+            _folder.close()
+
+
+@contextmanager
+def _project(folder: Path) -> Iterator[None]:
     broker = Process(
         folder / "broker.log",
         *("eventmq", "broker", "--bind", "tcp://127.0.0.1:0", "--data-dir", str(folder / "data")),
@@ -116,21 +133,27 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             "PROJECT_FOLDER": str(folder),
             "PROJECT_BROKER": broker.line("ready").partition("main=")[2].split()[0],
         }
-        with suppress(Unavailable):
-            server = shared_server()
-            request.config.add_cleanup(close_shared_server)
-            database = server.database()
-            os.environ["PROJECT_POSTGRESQL"] = database.__enter__()
-            request.config.add_cleanup(lambda: database.__exit__(None, None, None))
-        _set_up()
-        yield folder
-        _tear_down()
+        with ExitStack() as stack:
+            with suppress(Unavailable):
+                os.environ["PROJECT_POSTGRESQL"] = stack.enter_context(shared_server().database())
+            _set_up()
+            yield
+            _tear_down()
     finally:
         broker.stop()
         os.environ.clear()
         os.environ.update(before)
         time.tzset()  # Django has set the zone of its settings
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Django, set up in this process, with the tables of its databases; and the broker."""
+    folder = tmp_path_factory.mktemp("project")
+    request.config.add_cleanup(close_shared_server)
+    _folder.enter_context(_project(folder))
+    return folder
 
 
 def _set_up() -> None:
@@ -182,10 +205,12 @@ def running_worker(folder: Path, *options: str, name: str = "worker", **environm
 
 
 @pytest.fixture(scope="session")
-def worker(project: Path) -> Iterator[Process]:
-    """A worker with two child processes, for all queues but ``nobody``."""
-    with running_worker(project, "-c", "2", "-Q", "default,mail") as process:
-        yield process
+def worker(project: Path) -> Process:
+    """A worker with two child processes, for all queues but ``spare``."""
+    process: Process = _folder.enter_context(
+        running_worker(project, "-c", "2", "-Q", "default,mail")
+    )
+    return process
 
 
 @pytest.fixture(params=["default", "postgresql"])

@@ -21,14 +21,14 @@ def _run(*arguments, **environment):
 
 def test_a_worker_finds_the_tasks_modules_of_the_installed_apps(tasks, worker):
     assert f"task {tasks.add.module_path}, queue default" in worker.text
-    unserved = f"task {tasks.too_late.module_path}, queue nobody, which this worker does not serve"
+    unserved = f"task {tasks.too_late.module_path}, queue spare, which this worker does not serve"
     assert unserved in worker.text
 
 
 def test_a_worker_serves_the_queues_of_its_backend_unless_told_otherwise(project):
     process = Process(project / "queues.log", "django", "eventmq_worker", "-c", "1")
     try:
-        assert "queues=default:10,mail:10,nobody:10" in process.line("ready")
+        assert "queues=default:10,mail:10,spare:10" in process.line("ready")
     finally:
         process.stop()
 

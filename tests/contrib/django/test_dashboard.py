@@ -49,7 +49,7 @@ def _post(browser, address, text, **headers):
     return browser.post(address, text, content_type=kind, headers={**SAME_SITE, **headers})
 
 
-def test_nobody_sees_it_without_a_login_and_a_permission(login, project):
+def test_it_needs_a_login_and_a_permission(login, project):
     from django.test import Client
 
     answer = Client().get("/eventmq/b/default/queues?x=1")
@@ -82,7 +82,7 @@ def test_its_pages_and_files_have_links_below_the_path(login, project):
 
 
 def test_only_operators_act(login, tasks):
-    result = tasks.sleep.using(queue_name="nobody").enqueue(1)
+    result = tasks.sleep.using(queue_name="spare").enqueue(1)
     question = f"/eventmq/b/default/confirm/cancel?id={result.id}"
     viewer, _ = login("view_dashboard")
     assert 403 == viewer.get(question).status_code

@@ -37,13 +37,13 @@ def test_a_persistent_connection_is_used_again_and_replaced_when_it_is_broken(
 ):
     """The age and the health of a connection are those of its settings, as for requests."""
     options = json.dumps({"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True})
-    task = tasks.process_and_connection.using(queue_name="nobody")
+    task = tasks.process_and_connection.using(queue_name="spare")
 
     def session():
         return ended(task.enqueue(postgresql)).return_value[1]
 
     with running_worker(
-        project, "-c", "1", "-Q", "nobody", "--pool", pool, name=pool, PROJECT_DATABASE=options
+        project, "-c", "1", "-Q", "spare", "--pool", pool, name=pool, PROJECT_DATABASE=options
     ):
         first, second = session(), session()
         assert first == second
@@ -58,12 +58,12 @@ def test_a_transaction_that_a_task_left_open_is_rolled_back(tasks, project):
 
     from tests.contrib.django.project.shop.models import Order
 
-    with running_worker(project, "-c", "1", "-Q", "nobody", name="leaving") as process:
+    with running_worker(project, "-c", "1", "-Q", "spare", name="leaving") as process:
         for alias in connections:
             for name in ("leave_open", "leave_manual"):
-                left = getattr(tasks, name).using(queue_name="nobody").enqueue(alias)
+                left = getattr(tasks, name).using(queue_name="spare").enqueue(alias)
                 assert "SUCCESSFUL" == ended(left).status
-                saved = tasks.save.using(queue_name="nobody").enqueue("after", alias=alias)
+                saved = tasks.save.using(queue_name="spare").enqueue("after", alias=alias)
                 key = ended(saved).return_value
                 assert "after" == Order.objects.using(alias).get(pk=key).name
                 assert not Order.objects.using(alias).filter(name__startswith="left").exists()
@@ -75,13 +75,13 @@ def test_children_share_no_connection_that_the_project_opened_while_it_was_loade
     tasks, project, sessions, postgresql
 ):
     options = json.dumps({"CONN_MAX_AGE": None})
-    task = tasks.process_and_connection.using(queue_name="nobody")
+    task = tasks.process_and_connection.using(queue_name="spare")
     with running_worker(
-        project, "-c", "2", "-Q", "nobody", name="eager",
+        project, "-c", "2", "-Q", "spare", name="eager",
         PROJECT_EAGER=postgresql, PROJECT_DATABASE=options,
     ):  # fmt: skip
         assert {} == sessions("eager")
-        results = [ended(each) for each in [task.enqueue(postgresql) for _ in range(8)]]
+        results = [ended(each) for each in [task.enqueue(postgresql, 2) for _ in range(8)]]
         used = {(process, session) for process, session, _ in (r.return_value for r in results)}
         assert 2 == len(used) == len({session for _, session in used})
         assert {session for _, session in used} == set(sessions("eager"))
@@ -91,9 +91,9 @@ def test_a_coroutine_has_a_connection_of_its_own_that_ends_with_it(
     tasks, project, sessions, postgresql
 ):
     options = json.dumps({"CONN_MAX_AGE": None})
-    task = tasks.abackend.using(queue_name="nobody")
+    task = tasks.abackend.using(queue_name="spare")
     with running_worker(
-        project, "-c", "4", "-Q", "nobody", "--pool", "asyncio", name="loop",
+        project, "-c", "4", "-Q", "spare", "--pool", "asyncio", name="loop",
         PROJECT_DATABASE=options,
     ):  # fmt: skip
         results = [ended(each) for each in [task.enqueue(postgresql) for _ in range(4)]]

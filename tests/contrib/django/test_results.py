@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.contrib.django.conftest import ended, running_worker, until
+from tests.contrib.django.conftest import TIMEOUT, ended, running_worker, until
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def test_a_call_is_given_back_exactly_before_and_after_it_ran(tasks, backend, wo
 
 
 def test_jobs_of_higher_priority_come_first(tasks, backend, project):
-    task = tasks.now_utc.using(queue_name="nobody")
+    task = tasks.now_utc.using(queue_name="spare")
     results = [task.using(priority=p).enqueue() for p in (-100, 100, -99, 0, 1)]
-    with running_worker(project, "-c", "1", "-Q", "nobody", name="ordered"):
+    with running_worker(project, "-c", "1", "-Q", "spare", name="ordered"):
         times = [ended(result).return_value for result in results]
     assert [1, 4, 3, 2, 0] == sorted(range(5), key=times.__getitem__)
 
@@ -128,7 +128,7 @@ def test_coroutines_submit_run_and_are_read(tasks, worker):
             await result.arefresh()
         return await tasks.awatched.aget_result(result.id)
 
-    result = asyncio.run(scenario())
+    result = asyncio.run(asyncio.wait_for(scenario(), TIMEOUT))
     assert "async" == result.return_value
     assert [("started", "RUNNING", 1), ("finished", "SUCCESSFUL", 1)] == _signals(result)
 
@@ -143,7 +143,7 @@ def test_a_cancelled_task_has_failed_with_an_error_that_can_be_imported(tasks, b
     from eventmq import JobCancelled
     from eventmq_contrib.django import TaskError
 
-    for task in (tasks.sleep.using(queue_name="nobody"), tasks.sleep):
+    for task in (tasks.sleep.using(queue_name="spare"), tasks.sleep):
         result = task.enqueue(60)
         if task is tasks.sleep:
             until(lambda r=result: r.refresh() or r.status == "RUNNING", "running")
@@ -178,7 +178,7 @@ def test_a_result_does_not_exist_after_its_retention(tasks, framework, backend, 
 
 
 def test_what_is_no_task_of_the_project_has_no_result(tasks, framework, backend):
-    job = backend.app.send("somewhere.else", queue="nobody")
+    job = backend.app.send("somewhere.else", queue="spare")
     for job_id in (job.id, "unknown", ""):
         with pytest.raises(framework.TaskResultDoesNotExist):
             backend.get_result(job_id)
@@ -186,8 +186,8 @@ def test_what_is_no_task_of_the_project_has_no_result(tasks, framework, backend)
 
 
 def test_a_task_that_kills_its_process_has_failed(tasks, project):
-    result = tasks.die.using(queue_name="nobody").enqueue()
-    with running_worker(project, "-c", "1", "-Q", "nobody", name="deadly"):
+    result = tasks.die.using(queue_name="spare").enqueue()
+    with running_worker(project, "-c", "1", "-Q", "spare", name="deadly"):
         [error] = ended(result).errors
     assert "eventmq.errors.WorkerLost" == error.exception_class_path
     assert issubclass(error.exception_class, Exception)

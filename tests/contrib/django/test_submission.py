@@ -54,7 +54,7 @@ def test_nothing_is_sent_after_a_rollback(tasks, database):
         sent.append(task_result)
 
     task_enqueued.connect(keep)
-    task = tasks.save.using(backend=database, queue_name="nobody")
+    task = tasks.save.using(backend=database, queue_name="spare")
     with rolled_back(database):
         whole = task.enqueue("rolled back")
     with transaction.atomic(using=database):
@@ -75,7 +75,7 @@ def test_without_on_commit_a_task_is_sent_at_once(tasks, worker):
 
 
 def test_outside_a_transaction_a_task_is_sent_at_once(tasks, project):
-    result = tasks.add.using(queue_name="nobody").enqueue(1)
+    result = tasks.add.using(queue_name="spare").enqueue(1)
     assert result.enqueued_at is not None
     assert _exists(tasks.add, result)
 
@@ -95,7 +95,7 @@ def test_a_broker_that_is_away_after_the_commit_loses_the_task_and_that_is_logge
 
     with caplog.at_level(logging.ERROR, "eventmq.django"), transaction.atomic():
         result = tasks.add.using(backend="away").enqueue(1)
-        tasks.save.using(backend="default", queue_name="nobody").enqueue("still sent")
+        tasks.save.using(backend="default", queue_name="spare").enqueue("still sent")
     assert result.enqueued_at is None
     [record] = [each for each in caplog.records if each.name == "eventmq.django"]
     text = record.getMessage()
@@ -112,7 +112,7 @@ def test_a_broker_that_is_away_outside_a_transaction_is_an_error(tasks):
 def test_a_duplicate_after_the_commit_is_not_lost(tasks, caplog):
     from django.db import transaction
 
-    task = tasks.once.using(queue_name="nobody")
+    task = tasks.once.using(queue_name="spare")
     with caplog.at_level(logging.INFO, "eventmq.django"), transaction.atomic():
         first, second = task.enqueue("a"), task.enqueue("a")
     assert [True, False] == [_exists(task, each) for each in (first, second)]
@@ -130,7 +130,7 @@ def test_delay_on_commit_sends_a_job_of_an_eventmq_task(project, caplog):
     app = task_backends["default"].app
     name = "plain.task"
     if name not in app.tasks:
-        app.task(name=name, queue="nobody")(lambda number: number)
+        app.task(name=name, queue="spare")(lambda number: number)
     plain = app.tasks[name]
 
     def waiting():
@@ -317,7 +317,7 @@ def test_all_threads_share_a_client(tasks, framework):
 
     def submit():
         found.append(framework.task_backends["default"])
-        results.append(tasks.add.using(queue_name="nobody").enqueue(1))
+        results.append(tasks.add.using(queue_name="spare").enqueue(1))
 
     threads = [threading.Thread(target=submit) for _ in range(4)]
     for thread in threads:

@@ -9,6 +9,7 @@ celery = pytest.importorskip("celery", reason="needs celery: pip install celery"
 from kombu import Connection  # noqa: E402
 
 import eventmq_contrib.kombu  # noqa: E402, F401 - for the scheme
+from eventmq_contrib.kombu import apps  # noqa: E402
 from tests.support.system import System  # noqa: E402
 
 
@@ -18,6 +19,8 @@ def system(tmp_path_factory):
     system = System(tmp_path_factory.mktemp("system"))
     system.broker()
     yield system
+    while apps._apps:  # which last as long as the process
+        apps._apps.popitem()[1].close()
     system.stop()
 
 

@@ -12,6 +12,7 @@ from eventmq import BrokerUnavailable, EventMQ, StoreError, chain
 from eventmq_contrib import outbox
 from eventmq_contrib.outbox.database import Database, connect
 from eventmq_contrib.outbox.relay import Relay
+from tests.support.system import until
 
 DEADLINE = 20.0
 
@@ -99,9 +100,7 @@ def test_relays_share_the_rows_and_each_job_runs_once(shop, app):
     threads = [threading.Thread(target=relay.run) for relay in relays]
     for thread in threads:
         thread.start()
-    end = time.monotonic() + DEADLINE
-    while (shop.rows() or len(app.noted) < 120) and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: not shop.rows() and len(app.noted) >= 120, "all rows are sent", DEADLINE)
     for relay in relays:
         relay.stop()
     for thread in threads:
@@ -265,9 +264,7 @@ def test_a_relay_goes_on_after_its_session_was_ended(shop, app, caplog):
                 "current_database() AND pid <> pg_backend_pid()"
             )
         [job] = write(shop, app.tasks["add"].s(1, 2))
-        end = time.monotonic() + DEADLINE
-        while shop.rows() and time.monotonic() < end:
-            time.sleep(0.02)
+        until(lambda: not shop.rows(), "the row is sent", DEADLINE)
         assert 3 == job.get()
     finally:
         relay.stop()

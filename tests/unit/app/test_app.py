@@ -44,30 +44,15 @@ if TYPE_CHECKING:
 DEADLINE = 20.0
 
 
-#: Threads that ran before the test: those of clients that other tests left open.
-_BEFORE: set[threading.Thread] = set()
-
-
-@pytest.fixture(autouse=True)
-def before() -> None:
-    """Count no thread that another test left."""
-    _BEFORE.clear()
-    _BEFORE.update(threading.enumerate())
-
-
-def started() -> list[threading.Thread]:
-    """Return the threads of EventMQ that were started since the test began."""
-    return [t for t in threading.enumerate() if t.name.startswith("eventmq") and t not in _BEFORE]
-
-
 def threads() -> set[str]:
-    return {thread.name for thread in started()}
+    return {t.name for t in threading.enumerate() if t.name.startswith("eventmq")}
 
 
 def left() -> set[str]:
     """Return the threads that still run; those of the pool end by themselves shortly after."""
-    for thread in started():
-        thread.join(DEADLINE)
+    for thread in threading.enumerate():
+        if thread.name.startswith("eventmq"):
+            thread.join(DEADLINE)
     return threads()
 
 

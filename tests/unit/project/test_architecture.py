@@ -59,9 +59,8 @@ NAMES_ALLOWED: Mapping[str, Sequence[str]] = {
     # Names of libraries.
     "eventmq/shadows.py": ['"pyspark"'],
 }
-#: Modules of contributed plugins that every program imports: all but those that are imported by
-#: programs of another framework alone.
-PLUGIN_ENTRY = re.compile(rf"{CONTRIB}(\.gateways)?(\.(?!kombu\b)\w+)?")
+#: Modules of contributed plugins that every program imports.
+PLUGIN_ENTRY = re.compile(rf"{CONTRIB}(\.gateways)?(\.\w+)?")
 NO_NOUNS = frozenset({"utils", "util", "helpers", "helper", "common", "misc"})
 
 

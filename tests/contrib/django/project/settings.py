@@ -12,7 +12,7 @@ import django
 FOLDER = Path(os.environ["PROJECT_FOLDER"])
 BROKER = os.environ["PROJECT_BROKER"]
 BACKEND = "eventmq_contrib.django.EventMQBackend"
-QUEUES = ["default", "mail", "nobody"]
+QUEUES = ["default", "mail", "spare"]
 
 SECRET_KEY = "k" * 50
 USE_TZ = True

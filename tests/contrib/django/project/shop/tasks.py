@@ -74,7 +74,7 @@ def forgotten():
     return 1
 
 
-@task(queue_name="nobody")
+@task(queue_name="spare")
 @task_options(expires=0.1)
 def too_late():
     return 1
@@ -113,12 +113,20 @@ def save(name, alias="default"):
 
 
 @task
-def process_and_connection(alias):
-    """Return the process, its database session, and how often the process was called."""
+def process_and_connection(alias, processes=1):
+    """Return the process, its database session, and how often the process was called.
+
+    Each call waits until so many processes of the worker have a session: one might run all calls.
+    """
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (session,) = cursor.fetchone()
-    time.sleep(0.3)
+        found = 0
+        while found < processes:
+            cursor.execute(count, [os.environ["PROJECT_NAME"]])
+            (found,) = cursor.fetchone()
+            cursor.execute("SELECT pg_sleep(0.01)")
     return [os.getpid(), session, next(_calls)]
 
 
