@@ -27,7 +27,7 @@ from eventmq_contrib.kombu.apps import app_of, check_address
 from eventmq_contrib.kombu.records import Records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from eventmq import Subscription
 
@@ -187,15 +187,24 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
         """Set the value of a key."""
         self._retrying(self._records.set, bytes_to_str(key), ensure_bytes(value), self.expires)
 
-    def _set_with_state(self, key: bytes, value: str | bytes, state: str) -> None:
-        self.set(key, value)
-        if key.startswith(self.task_keyprefix):
-            task_id = bytes_to_str(key[len(self.task_keyprefix) :])
-            topic = f"celery-result/{_bucket(task_id)}/{task_id}"
+    def _store_result(
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Store a state and announce it, unless the task has succeeded before."""
+        task_id = bytes_to_str(task_id)
+        meta = self._get_result_meta(result, state, traceback, request)
+        key = bytes_to_str(self.get_key_for_task(task_id))
+        value = ensure_bytes(self.encode({**meta, "task_id": task_id}))
+        if self._retrying(self._records.set, key, value, self.expires, self._has_succeeded):
             try:
-                self.eventmq.publish_raw(topic, ensure_bytes(value))
+                self.eventmq.publish_raw(f"celery-result/{_bucket(task_id)}/{task_id}", value)
             except BrokerUnavailable as error:
                 logger.warning("a result was stored and not announced: %s", error)
+        return result
+
+    def _has_succeeded(self, value: bytes) -> bool:
+        return bool(self.decode_result(value)["status"] == states.SUCCESS)
 
     def delete(self, key: bytes) -> None:
         """Delete the value of a key."""
@@ -205,12 +214,13 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
         """Set the size of a header before its last task is sent; the group may have run before."""
-        self.delete(self.get_key_for_group(group_id, ".c"))
-        self.set(self.get_key_for_group(group_id, ".s"), str(chord_size))
+        for name in (".c", ".s"):
+            self.delete(self.get_key_for_group(group_id, name))
+        self._append(group_id, ".s", ["", chord_size])
 
     def add_to_chord(self, group_id: str, result: Any) -> None:
         """Count one more task of a header."""
-        self._append(group_id, ".t", b"")
+        self._append(group_id, ".s", [result.id, 1])
 
     def apply_chord(self, header_result_args: Any, body: Any, **kwargs: Any) -> None:
         """Save the structure of a header that has groups."""
@@ -221,38 +231,35 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
         """Append the result of a task of a header; send the callback if it was the last one."""
-        group_id, index = request.group, request.group_index
+        group_id, group_index = request.group, request.group_index
         if not group_id or not request.id:
             return
-        part = [request.id, state, self.encode_result(result, state), index]
-        number = self._append(group_id, ".j", ensure_bytes(self.encode(part)))
-        size = self.get(self.get_key_for_group(group_id, ".s"))
-        if size is None:
+        part = [request.id, group_index, state, self.encode_result(result, state)]
+        number = self._append(group_id, ".j", part)
+        sizes = dict(self._appended(group_id, ".s"))
+        total = sum(sizes.values())
+        if "" not in sizes or number < total:
             return
-        total = int(size) + len(self._appended(group_id, ".t"))
-        if number < total:
-            return
-        parts = {}
-        for data in self._appended(group_id, ".j"):
-            task_id, *part = self.decode(data)
-            parts[task_id, part[-1]] = part  # a task that ran twice counts once
+        # A task that ran twice counts once.
+        parts = {(each[0], each[1]): each for each in self._appended(group_id, ".j")}
         claim = bytes_to_str(self.get_key_for_group(group_id, ".c"))
-        if len(parts) < total or not self._retrying(self._records.claim, claim, CHORD_TTL):
+        owner = ensure_bytes(request.id)  # may be delivered again
+        if len(parts) < total or not self._retrying(self._records.claim, claim, owner, CHORD_TTL):
             return
         callback = maybe_signature(request.chord, app=self.app)
         try:
             self.app.amqp._retry_publish(  # noqa: SLF001 - as Celery's own backends
-                callback.delay, self._chord_results(group_id, parts)
+                callback.delay, self._chord_results(group_id, parts.values())
             )
         except Exception as error:
             logger.exception("chord %s failed", group_id)
             if not isinstance(error, ChordError):
                 error = ChordError(f"Callback error: {error!r}")
             self.chord_error_from_stack(callback, error)
-        for name in (".s", ".j", ".t"):
+        for name in (".s", ".j"):
             self.delete(self.get_key_for_group(group_id, name))
 
-    def _chord_results(self, group_id: str, parts: dict[Any, Any]) -> list[Any]:
+    def _chord_results(self, group_id: str, parts: Iterable[Any]) -> list[Any]:
         header = GroupResult.restore(group_id, backend=self, app=self.app)
         if header is not None:
             header.on_ready()
@@ -260,23 +267,21 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
             with allow_join_result():
                 return header.join_native(timeout=timeout, propagate=True)  # type: ignore[no-any-return]
         results = []
-        places = sorted(parts, key=lambda part: float("inf") if part[1] is None else part[1])
-        for task_id, index in places:
-            state, value, _ = parts[task_id, index]
-            if state in states.EXCEPTION_STATES:
-                value = self.exception_to_python(value)
+        for task_id, _, state, value in sorted(parts, key=_place):
+            failed = state in states.EXCEPTION_STATES
+            results.append(self.exception_to_python(value) if failed else value)
             if state in states.PROPAGATE_STATES:
-                raise ChordError(f"Dependency {task_id} raised {value!r}") from value
-            results.append(value)
+                raise ChordError(f"Dependency {task_id} raised {results[-1]!r}") from results[-1]
         return results
 
-    def _append(self, group_id: str, name: str, value: bytes) -> int:
+    def _append(self, group_id: str, name: str, value: Any) -> int:
         key = bytes_to_str(self.get_key_for_group(group_id, name))
-        return self._retrying(self._records.append, key, value, self.chord_expires or CHORD_TTL)
+        data = ensure_bytes(self.encode(value))
+        return self._retrying(self._records.append, key, data, self.chord_expires or CHORD_TTL)
 
-    def _appended(self, group_id: str, name: str) -> list[bytes]:
+    def _appended(self, group_id: str, name: str) -> list[Any]:
         key = bytes_to_str(self.get_key_for_group(group_id, name))
-        return self._retrying(self._records.appended, key)
+        return [self.decode(data) for data in self._retrying(self._records.appended, key)]
 
     def _retrying(self, call: Callable[..., T], *args: object) -> T:
         """Make a call, again while the broker is away."""
@@ -297,3 +302,8 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
 
 def _bucket(task_id: str) -> int:
     return crc32(task_id.encode()) % BUCKETS
+
+
+def _place(part: Sequence[Any]) -> float:
+    """Return the place of a task in its header; tasks without one come last."""
+    return float("inf") if part[1] is None else part[1]

@@ -10,13 +10,18 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kombu.utils.functional import LRUCache
+
 from eventmq import JobNotFound
 from eventmq.sdk import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from eventmq import EventMQ
+
+    Job = tuple[bytes, dict[str, Any]]
+    Predicate = Callable[[bytes], bool]
 
 __all__ = ["Records"]
 
@@ -26,28 +31,18 @@ NEVER = 3.15e9
 #: Bytes of the largest part of a value: a broker shows bodies of up to 1 MiB.
 PART = 1_000_000
 
-#: Numbers that the first look at a key asks for; most keys have one or two values.
-FIRST = (1, 2, 3, 4)
-
-#: Numbers that a further look asks for at once.
-AT_ONCE = 500
-
-#: Bytes of the random text by which who appends a value knows it again.
-NONCE = 12
+#: Numbers that the first look at a key asks for, and the largest number of ids in a call.
+FIRST, MAX_IDS = 4, 1000
 
 #: The state of a value that was not deleted, and has not expired.
 KEPT = "delayed"
 
 
-class _Place(NamedTuple):
-    """The last value of a key: its number, 0 for none, and the state of its job."""
+class _Record(NamedTuple):
+    """What has an id: the random text of its writer, and the value while it is kept."""
 
-    number: int
-    state: str
-
-    @property
-    def kept(self) -> bool:
-        return self.state == KEPT
+    nonce: str = ""
+    value: bytes | None = None
 
 
 class Records:
@@ -61,109 +56,131 @@ class Records:
     def __init__(self, app: EventMQ, queue: str) -> None:
         self._app = app
         self._queue = queue
+        #: Key -> a number that is taken, of keys to which this process has appended.
+        self._numbers = LRUCache(limit=MAX_IDS)
 
-    def set(self, key: str, value: bytes, ttl: float | None) -> None:
-        """Set the value of a key for ``ttl`` seconds, None for ever."""
-        self._store(key, self._last([key])[key].number + 1, value, ttl)
+    def set(
+        self, key: str, value: bytes, ttl: float | None, final: Predicate | None = None
+    ) -> bool:
+        """Set the value of a key for ``ttl`` seconds, None for ever.
+
+        Of values that are set at the same time, any may be the last.
+
+        Returns:
+            False, and changes nothing, if ``final`` returned True for the value that the key has.
+        """
+        nonce, job = self._encode(key, value, ttl)
+        present = self._store(f"{key}~1", job)  # most keys are set once: try that first
+        if present is None or present.nonce == nonce:
+            return True
+        number, kept = self._last(key)
+        if kept and final is not None:
+            (record,) = self._read([f"{key}~{number}"])
+            if record is not None and record.value is not None and final(record.value):
+                return False
+        self._store(f"{key}~{number + 1}", job)
+        return True
 
     def append(self, key: str, value: bytes, ttl: float | None) -> int:
         """Add a value to those of a key; return its number, which no other caller gets."""
-        number = self._last([key])[key].number
-        value = os.urandom(NONCE) + value
+        nonce, job = self._encode(key, value, ttl)
+        number: int = self._numbers.get(key, 0) + 1
         while True:
-            number += 1
-            self._store(key, number, value, ttl)
-            if self._read([f"{key}~{number}"])[0] == value:
+            job_id = f"{key}~{number}"
+            present = self._store(job_id, job) or self._read([job_id])[0]
+            if present is not None and present.nonce == nonce:
+                self._numbers[key] = number
                 return number
+            number = self._last(key, number)[0] + 1
 
     def appended(self, key: str) -> list[bytes]:
         """Return all values of a key that were appended, and not deleted."""
-        last = self._last([key])[key].number
-        states = self._states([f"{key}~{number}" for number in range(1, last + 1)])
-        kept = [job_id for job_id, state in states.items() if state == KEPT]
-        return [value[NONCE:] for value in self._read(kept) if value is not None]
+        records: list[_Record | None] = []
+        for ids in _ids(key, 1, self._numbers.get(key, 0) + FIRST):
+            records += self._read(ids)
+            if records[-1] is None:
+                break
+        return [each.value for each in records if each is not None and each.value is not None]
 
-    def claim(self, key: str, ttl: float) -> bool:
-        """Take a key for ``ttl`` seconds; return False if another client holds it."""
-        last = self._last([key])[key]
-        return not last.kept and self.append(key, b"", ttl) == last.number + 1
+    def claim(self, key: str, owner: bytes, ttl: float) -> bool:
+        """Take a key for ``ttl`` seconds; return False if it has another owner."""
+        if not self.appended(key):
+            self.append(key, owner, ttl)
+        return self.appended(key)[:1] == [owner]
 
     def get(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the values of keys, None where there is none."""
-        places = self._last(keys)
-        kept = [key for key in keys if places[key].kept]
-        values = dict(
-            zip(kept, self._read([f"{key}~{places[key].number}" for key in kept]), strict=True)
-        )
-        return [values.get(key) for key in keys]
+        records = self._read([f"{key}~{number}" for key in keys for number in (1, 2)])
+        values = []
+        for key, first, second in zip(keys, records[::2], records[1::2], strict=True):
+            found = first if second is None else self._read([f"{key}~{self._last(key)[0]}"])[0]
+            values.append(None if found is None else found.value)
+        return values
 
     def delete(self, key: str) -> None:
         """Delete the value of a key."""
-        last = self._last([key])[key].number
-        for first in range(1, last + 1, AT_ONCE):
-            numbers = range(first, min(first + AT_ONCE, last + 1))
-            self._app.ask("cancel", {"ids": [f"{key}~{number}" for number in numbers]})
+        for ids in _ids(key):
+            if not self._app.ask("cancel", {"ids": ids})[-1][1]:
+                break
 
-    def _store(self, key: str, number: int, value: bytes, ttl: float | None) -> None:
-        job_id = f"{key}~{number}"
-        parts = [value[start : start + PART] for start in range(0, len(value), PART)] or [b""]
-        for place, part in enumerate(parts[1:], 1):
-            self._send(f"{job_id}~{place}", pack([1, part]), ttl)
-        self._send(job_id, pack([len(parts), parts[0]]), ttl)
+    def _last(self, key: str, first: int = 1) -> tuple[int, bool]:
+        """Return the last number of a key from a first one on, and whether its value is kept."""
+        number, kept, place = first - 1, False, first
+        for ids in _ids(key, first):
+            for _, state in self._app.ask("state", {"ids": ids}):
+                if state:
+                    number, kept = place, state == KEPT
+                place += 1
+            if number < place - 1:
+                break
+        return number, kept
 
-    def _send(self, job_id: str, body: bytes, ttl: float | None) -> None:
+    # Jobs
+
+    def _encode(self, key: str, value: bytes, ttl: float | None) -> tuple[str, Job]:
+        """Return a nonce and the job for a value; parts that it has no room for are stored."""
+        nonce = os.urandom(8).hex()
         headers: dict[str, Any] = {
             "task": "celery.result", "content-type": "record", "ignore-result": True,
             "countdown": NEVER,
         }  # fmt: skip
         if ttl:
             headers["expires"] = time.time() + ttl
-        self._app.send_raw(self._queue, body, headers, job_id=job_id)
+        first, *parts = [value[at : at + PART] for at in range(0, len(value), PART)] or [b""]
+        for number, part in enumerate(parts):
+            body = pack([nonce, 0, part])
+            self._app.send_raw(self._queue, body, headers, job_id=f"{key}~{nonce}~{number}")
+        return nonce, (pack([nonce, len(parts), first]), headers)
 
-    def _read(self, job_ids: Sequence[str]) -> list[bytes | None]:
-        """Return the values that are kept under ids."""
-        calls = [self._app.begin_ask("info", {"id": each, "args": True}) for each in job_ids]
-        values: list[bytes | None] = []
-        for job_id, call in zip(job_ids, calls, strict=True):
-            try:
-                count, first = unpack(call()["body"], "a value")
-            except JobNotFound:
-                values.append(None)
-                continue
-            rest = self._read([f"{job_id}~{place}" for place in range(1, count)])
-            values.append(b"".join([first, *(part or b"" for part in rest)]))
-        return values
+    def _store(self, job_id: str, job: Job) -> _Record | None:
+        """Store a job if its id is free; return what has the id, None if nothing had it before."""
+        answer = self._begin_read(job_id)  # in the same round trip
+        self._app.send_raw(self._queue, *job, job_id=job_id)
+        return self._record(job_id, answer)
 
-    def _last(self, keys: Iterable[str]) -> dict[str, _Place]:
-        """Return the last value of each key."""
-        keys = list(dict.fromkeys(keys))
-        states = self._states([f"{key}~{number}" for key in keys for number in FIRST])
-        last = {}
-        for key in keys:
-            known = [number for number in FIRST if states[f"{key}~{number}"]]
-            number = max(known, default=0)
-            place = _Place(number, states.get(f"{key}~{number}", ""))
-            last[key] = place if number < FIRST[-1] else self._search(key, place)
-        return last
+    def _read(self, ids: Iterable[str]) -> list[_Record | None]:
+        """Return what was stored under ids, None where nothing was."""
+        answers = [(job_id, self._begin_read(job_id)) for job_id in ids]
+        return [self._record(job_id, answer) for job_id, answer in answers]
 
-    def _search(self, key: str, low: _Place) -> _Place:
-        """Return the last value of a key that has many: first by doubling, then in between."""
-        high = 0
-        while not high or high - low.number > 1:
-            step = max(1, (high - low.number) // AT_ONCE)
-            doubled = [low.number << shift for shift in range(1, 24)]
-            numbers = range(low.number + step, high, step) if high else doubled
-            states = self._states([f"{key}~{number}" for number in numbers])
-            for number in numbers:
-                state = states[f"{key}~{number}"]
-                if not state:
-                    high = number
-                    break
-                low = _Place(number, state)
-        return low
+    def _begin_read(self, job_id: str) -> Callable[[], Any]:
+        return self._app.begin_ask("info", {"id": job_id, "args": True})
 
-    def _states(self, job_ids: Sequence[str]) -> dict[str, str]:
-        states: dict[str, str] = {}
-        for first in range(0, len(job_ids), 1000):
-            states.update(self._app.ask("state", {"ids": list(job_ids[first : first + 1000])}))
-        return states
+    def _record(self, job_id: str, answer: Callable[[], Any]) -> _Record | None:
+        try:
+            info = answer()
+        except JobNotFound:
+            return None
+        if info["state"] != KEPT:
+            return _Record()
+        nonce, count, value = unpack(info["body"], "a value")
+        more = self._read(f"{job_id.rpartition('~')[0]}~{nonce}~{n}" for n in range(count))
+        parts = [value, *(part and part.value for part in more)]
+        return _Record(nonce, None if None in parts else b"".join(parts))
+
+
+def _ids(key: str, first: int = 1, size: int = FIRST) -> Iterator[list[str]]:
+    """Yield the ids of a key from a number on, more at each time."""
+    while True:
+        yield [f"{key}~{number}" for number in range(first, first + size)]
+        first, size = first + size, min(size * 8, MAX_IDS)

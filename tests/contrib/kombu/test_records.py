@@ -1,0 +1,100 @@
+"""Values by key in a broker: several processes, large values, counters."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+
+from eventmq_contrib.kombu.records import PART, Records
+from tests.support.system import until
+
+QUEUE = "records"
+
+
+@pytest.fixture(scope="module")
+def app(system):
+    with system.app() as app:
+        yield app
+
+
+@pytest.fixture
+def key():
+    return uuid4().hex
+
+
+@pytest.fixture
+def records(app):
+    return Records(app, QUEUE)
+
+
+def test_a_value_is_replaced_and_deleted_as_often_as_wanted(app, records, key):
+    assert records.get([key]) == [None]
+    for number in range(40):
+        value = b"%d" % number
+        assert records.set(key, value, None)
+        assert [value, None] == records.get([key, f"{key} other"])
+        if number % 7 == 0:
+            records.delete(key)
+            assert records.get([key]) == [None]
+    assert Records(app, QUEUE).get([key]) == [b"39"]
+
+
+def test_a_final_value_stays(records, key):
+    asked = []
+
+    def final(value):
+        asked.append(value)
+        return value == b"final"
+
+    assert records.set(key, b"first", 60, final)
+    assert records.set(key, b"final", 60, final)
+    assert not records.set(key, b"late", 60, final)
+    assert records.get([key]) == [b"final"]
+    assert asked == [b"first", b"final"]
+    records.delete(key)
+    assert records.set(key, b"new", 60, final)
+
+
+def test_a_value_expires(records, key):
+    records.set(key, b"short", 0.5)
+    until(lambda: records.get([key]) == [None], "it expires")
+    records.set(key, b"longer", 60)
+    assert records.get([key]) == [b"longer"]
+
+
+def test_a_large_value_has_parts_of_its_own(app, records, key):
+    values = [bytes([65 + number]) * (2 * PART + 1) for number in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda value: Records(app, QUEUE).set(key, value, 60), values))
+    assert records.get([key])[0] in values
+    assert [records.append(f"{key} list", value, 60) for value in values] == [1, 2, 3]
+    assert records.appended(f"{key} list") == values
+
+
+def test_numbers_of_appended_values_have_no_gap_and_no_double(app, key):
+    """Five writers at once, each with its own idea of the last number."""
+    writers = [Records(app, QUEUE) for _ in range(5)]
+
+    def append(writer):
+        return [writer.append(key, b"%d" % number, 60) for number in range(30)]
+
+    with ThreadPoolExecutor(5) as pool:
+        numbers = [number for each in pool.map(append, writers) for number in each]
+    assert sorted(numbers) == list(range(1, 151))
+    values = Records(app, QUEUE).appended(key)
+    assert sorted(values) == sorted([b"%d" % number for number in range(30)] * 5)
+    assert Records(app, QUEUE).append(key, b"", 60) == 151
+
+
+def test_a_claim_has_one_owner_who_may_come_back(app, key):
+    claimants = [Records(app, QUEUE) for _ in range(5)]
+    owners = [b"%d" % number for number in range(5)]
+    for _ in range(3):
+        with ThreadPoolExecutor(5) as pool:
+            won = list(pool.map(lambda who, owner: who.claim(key, owner, 60), claimants, owners))
+        assert won.count(True) == 1
+        assert [who.claim(key, owner, 60) for who, owner in
+                zip(claimants, owners, strict=True)] == won  # fmt: skip
+        claimants[0].delete(key)
