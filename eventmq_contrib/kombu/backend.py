@@ -213,9 +213,7 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
     # Chords: each task of the header appends its result, and the last one sends the callback
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
-        """Set the size of a header before its last task is sent; the group may have run before."""
-        for name in (".c", ".s"):
-            self.delete(self.get_key_for_group(group_id, name))
+        """Set the size of a header, before its last task is sent."""
         self._append(group_id, ".s", ["", chord_size])
 
     def add_to_chord(self, group_id: str, result: Any) -> None:
@@ -236,14 +234,21 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
             return
         part = [request.id, group_index, state, self.encode_result(result, state)]
         number = self._append(group_id, ".j", part)
-        sizes = dict(self._appended(group_id, ".s"))
+        before = 0  # the group may have run before, up to this number
+        sizes: dict[str, int] = {}
+        for name, value in self._appended(group_id, ".s").values():
+            if name is None:
+                before, sizes = value, {}
+            else:
+                sizes[name] = value
         total = sum(sizes.values())
-        if "" not in sizes or number < total:
+        if "" not in sizes or number - before < total:
             return
+        found = self._appended(group_id, ".j")
         # A task that ran twice counts once.
-        parts = {(each[0], each[1]): each for each in self._appended(group_id, ".j")}
-        claim = bytes_to_str(self.get_key_for_group(group_id, ".c"))
-        owner = ensure_bytes(request.id)  # may be delivered again
+        parts = {(each[0], each[1]): each for n, each in found.items() if n > before}
+        claim = bytes_to_str(self.get_key_for_group(group_id, f".c{before}"))
+        owner = ensure_bytes(request.id)  # its message may be delivered again
         if len(parts) < total or not self._retrying(self._records.claim, claim, owner, CHORD_TTL):
             return
         callback = maybe_signature(request.chord, app=self.app)
@@ -256,8 +261,7 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
             if not isinstance(error, ChordError):
                 error = ChordError(f"Callback error: {error!r}")
             self.chord_error_from_stack(callback, error)
-        for name in (".s", ".j"):
-            self.delete(self.get_key_for_group(group_id, name))
+        self._append(group_id, ".s", [None, max(found)])
 
     def _chord_results(self, group_id: str, parts: Iterable[Any]) -> list[Any]:
         header = GroupResult.restore(group_id, backend=self, app=self.app)
@@ -279,9 +283,10 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
         data = ensure_bytes(self.encode(value))
         return self._retrying(self._records.append, key, data, self.chord_expires or CHORD_TTL)
 
-    def _appended(self, group_id: str, name: str) -> list[Any]:
+    def _appended(self, group_id: str, name: str) -> dict[int, Any]:
         key = bytes_to_str(self.get_key_for_group(group_id, name))
-        return [self.decode(data) for data in self._retrying(self._records.appended, key)]
+        found = self._retrying(self._records.appended, key)
+        return {number: self.decode(data) for number, data in found.items()}
 
     def _retrying(self, call: Callable[..., T], *args: object) -> T:
         """Make a call, again while the broker is away."""

@@ -93,20 +93,22 @@ class Records:
                 return number
             number = self._last(key, number)[0] + 1
 
-    def appended(self, key: str) -> list[bytes]:
-        """Return all values of a key that were appended, and not deleted."""
+    def appended(self, key: str) -> dict[int, bytes]:
+        """Return number -> value, of all values of a key that were appended and are kept."""
         records: list[_Record | None] = []
         for ids in _ids(key, 1, self._numbers.get(key, 0) + FIRST):
             records += self._read(ids)
             if records[-1] is None:
                 break
-        return [each.value for each in records if each is not None and each.value is not None]
+        return {
+            n: each.value for n, each in enumerate(records, 1) if each and each.value is not None
+        }
 
     def claim(self, key: str, owner: bytes, ttl: float) -> bool:
         """Take a key for ``ttl`` seconds; return False if it has another owner."""
         if not self.appended(key):
             self.append(key, owner, ttl)
-        return self.appended(key)[:1] == [owner]
+        return next(iter(self.appended(key).values()), b"") == owner
 
     def get(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the values of keys, None where there is none."""

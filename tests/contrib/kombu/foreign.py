@@ -1,36 +1,46 @@
 """Celery's own integration tests on EventMQ and on Redis, and how they differ.
 
-``python -m tests.contrib.kombu.foreign FOLDER [eventmq|redis ...]`` takes the unpacked source
-distribution of Celery, which has its tests, and starts a broker and a ``redis-server``, where the
-tests record what their tasks did. The result backend has the alias ``rediseventmq://``, since some
-tests are skipped unless the name begins with ``redis``. A failed test is not repeated. It needs
-what Celery's ``requirements/test.txt`` names, of which pytest, pytest-order, pytest-subtests,
-pytest-timeout and pydantic are enough.
+``python -m tests.contrib.kombu.foreign FOLDER [--on eventmq|redis] [--reports FOLDER] [TEST ...]``
+takes the unpacked source distribution of Celery, which has its tests, and starts a broker and a
+``redis-server``, where the tests record what their tasks did. The result backend has the alias
+``rediseventmq://``, since some tests are skipped unless the name begins with ``redis``. A failed
+test is not repeated, and one that takes longer than `LIMIT` has failed. It needs what Celery's
+``requirements/test.txt`` names, of which pytest, pytest-order, pytest-subtests, pytest-timeout and
+pydantic are enough. Reports of earlier runs in the folder count for tests that were not run now.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as ET
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 
+#: Seconds that one test may take; Celery's own limit is 300.
+LIMIT = 90
+
 #: Makes the alias known, in the process of the tests and, by its import, in the workers.
-PLUGIN = """
+PLUGIN = f"""
+import pytest
 from celery.app.backends import BACKEND_ALIASES
 import eventmq_contrib.kombu
 
 BACKEND_ALIASES["rediseventmq"] = "eventmq_contrib.kombu.backend:EventMQBackend"
-"""
 
-#: Seconds that one run may take.
-LIMIT = 3000
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.timeout({LIMIT}), append=False)
+"""
 
 
 def free_port() -> int:
@@ -46,9 +56,9 @@ def start(stack: ExitStack, *command: str) -> subprocess.Popen[str]:
     return process
 
 
-def run(kind: str, source: Path, folder: Path, *arguments: str) -> dict[str, str]:
-    """Run the tests on ``eventmq`` or ``redis``; return the outcome of each test."""
-    port, report = str(free_port()), folder / f"{kind}.xml"
+def run(kind: str, source: Path, folder: Path, report: Path, tests: list[str]) -> None:
+    """Run tests on ``eventmq`` or ``redis``."""
+    port = str(free_port())
     (folder / "alias_plugin.py").write_text(PLUGIN)
     with ExitStack() as stack:
         redis = ["redis-server", "--port", port, "--save", "", "--dir", str(folder)]
@@ -71,14 +81,11 @@ def run(kind: str, source: Path, folder: Path, *arguments: str) -> dict[str, str
         options += ["-p", "no:cacheprovider", "-p", "no:rerunfailures"]
         options += ["--continue-on-collection-errors"]  # of backends whose libraries are missing
         command = [sys.executable, "-m", "pytest", *options, f"--junitxml={report}"]
-        subprocess.run(
-            [*command, *(arguments or ("t/integration",))],
-            cwd=source, env=environment, check=False, timeout=LIMIT,
-        )  # fmt: skip
-    return outcomes(report)
+        subprocess.run([*command, *tests], cwd=source, env=environment, check=False)
 
 
 def outcomes(report: Path) -> dict[str, str]:
+    """Return test -> passed, skipped, failure or error."""
     found = {}
     for case in ET.parse(report).iter("testcase"):
         kinds = {child.tag for child in case} & {"failure", "error", "skipped"}
@@ -87,20 +94,31 @@ def outcomes(report: Path) -> dict[str, str]:
     return found
 
 
-def main(source: str, *kinds: str) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.contrib.kombu.foreign")
+    parser.add_argument("source", type=Path)
+    parser.add_argument("--on", choices=("redis", "eventmq"))
+    parser.add_argument("--reports", type=Path)
+    parser.add_argument("tests", nargs="*", default=["t/integration"])
+    arguments = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as name:
-        found = {}
-        for kind in kinds or ("redis", "eventmq"):
-            found[kind] = run(kind, Path(source).resolve(), Path(name))
-    for kind, cases in found.items():
-        counts = {text: list(cases.values()).count(text) for text in sorted({*cases.values()})}
-        print(kind, counts)
-    if len(found) > 1:
-        for case in sorted(set().union(*found.values())):
-            differing = [cases.get(case, "not run") for cases in found.values()]
-            if len(set(differing)) > 1:
-                print(case, *differing)
+        found: dict[str, dict[str, str]] = {}
+        for kind in ("redis", "eventmq"):
+            folder = Path(name, kind)
+            folder.mkdir()
+            reports = (arguments.reports or folder).resolve()
+            if arguments.on in {None, kind}:
+                report = reports / f"{kind}-{time.strftime('%H%M%S')}.xml"
+                run(kind, arguments.source.resolve(), folder, report, arguments.tests)
+            cases = found[kind] = {}
+            for each in sorted(reports.glob(f"{kind}-*.xml")):
+                cases.update(outcomes(each))
+            print(kind, dict(Counter(cases.values())))
+    for case in sorted({*found["redis"], *found["eventmq"]}):
+        differing = [cases.get(case, "not run") for cases in found.values()]
+        if len(set(differing)) > 1:
+            print(case, *differing)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
