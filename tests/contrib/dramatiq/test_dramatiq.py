@@ -396,7 +396,7 @@ def test_the_results_of_a_pipeline_come_one_after_the_other(broker, work):
     pipe = dramatiq.pipeline([add.message(1, 2), add.message(3), add.message(4)]).run()
     work()
     assert pipe.get_result(block=True, timeout=LIMIT) == 10
-    assert list(pipe.get_results()) == [3, 6, 10]
+    assert list(pipe.get_results(block=True, timeout=LIMIT)) == [3, 6, 10]
 
 
 def test_a_flushed_message_has_no_result(broker):

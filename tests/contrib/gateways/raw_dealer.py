@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import zmq
 
 __all__ = ["DEADLINE", "RawDealer"]
@@ -18,6 +20,7 @@ class RawDealer:
         self.socket.set(zmq.LINGER, 0)
         if identity:
             self.socket.set(zmq.IDENTITY, identity)
+        self.socket.set(zmq.SNDTIMEO, int(DEADLINE * 1000))
         if cramped:  # small buffers for unread messages
             self.socket.set(zmq.RCVHWM, 1)
             self.socket.set(zmq.RCVBUF, 65536)
@@ -31,6 +34,12 @@ class RawDealer:
 
     def send(self, *frames):
         self.socket.send_multipart([f.encode() if isinstance(f, str) else f for f in frames])
+
+    def send_if_connected(self, *frames):
+        """Send, but not over a connection that libzmq has given up because it was refused."""
+        parts = [f.encode() if isinstance(f, str) else f for f in frames]
+        with contextlib.suppress(zmq.Again):
+            self.socket.send_multipart(parts, zmq.NOBLOCK)
 
     def send_when_routable(self, *frames):
         """Send, and return once pyzmq's thread, which all sockets of a process share, has sent it.

@@ -61,7 +61,7 @@ def test_strangers_are_refused_and_logged_once(dealer, keys, mc0, caplog):
     shown = dealer(mc0, b"", (keys.broker[0], keys.pair("alice")[0], secret))
     peers = [*mallory, plain, other, shown]
     for peer in peers:
-        peer.send("", "NOOP", "ID", "1")
+        peer.send_if_connected("", "NOOP", "ID", "1")
     assert OK == noop(dealer(mc0, b"", keys.of("alice")))
     until(lambda: "is not authorised" in caplog.text, "mallory was not logged")
     until(lambda: "without CURVE" in caplog.text, "the peer without a key was not logged")
@@ -73,10 +73,11 @@ def test_strangers_are_refused_and_logged_once(dealer, keys, mc0, caplog):
 def test_a_role_is_for_its_port(dealer, keys, majordomo):
     """A client's key is refused where workers connect, and a worker's where clients do."""
     front, back = majordomo
-    worker = register(dealer, back, "echo", keys.of("alice"))
+    worker = dealer(back, b"", keys.of("alice"))
+    worker.send_if_connected(NAME, b"\x01", "echo")
     client = dealer(front, b"", keys.of("wendy"))
-    ask(client, "echo", b"1", b"x")
-    worker.send(NAME, b"PING")
+    client.send_if_connected("MDPC02", b"\x01", "echo", b"1", b"x")
+    worker.send_if_connected(NAME, b"PING")
     assert [None, None] == [worker.next(QUIET), client.next(QUIET)]
 
 
@@ -130,7 +131,7 @@ def test_a_revoked_subscriber_receives_nothing_more(app, dealer, keys, mc0, capl
         assert OK == peer.ask("", "SUB", "ID", "1", "", "t")
     keys.revoke("bob")
     while f"{keys.user('bob')} refused: it is not authorised any more" not in caplog.text:
-        bob.send("", "NOOP", "ID", "1")
+        bob.send_if_connected("", "NOOP", "ID", "1")
         until(lambda: bob.next(0.02) or "any more" in caplog.text, "neither served nor refused")
     app.publish("t", b"secret")
     assert [b"", b"MESSAGE", b"TOPIC", b"t", b"", b"secret"] == alice.next()
@@ -161,7 +162,7 @@ def test_a_key_is_listed_while_the_gateway_runs(dealer, keys, mc0):
 
 
 def _refused(peer):
-    peer.send("", "NOOP", "ID", "1")
+    peer.send_if_connected("", "NOOP", "ID", "1")
     return peer.next(QUIET) is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from uuid import uuid4
@@ -60,8 +61,9 @@ class Taker:
         return taken
 
     def nothing(self):
-        with pytest.raises(TimeoutError):
-            self.connection.drain_events(timeout=0.2)
+        with contextlib.suppress(TimeoutError):
+            while True:  # a delivery without a consumer is an event as well
+                self.connection.drain_events(timeout=0.2)
         return not self.messages
 
 
