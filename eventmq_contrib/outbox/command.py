@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import signal
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
 from eventmq import cli
-from eventmq_contrib.outbox.database import connect
+from eventmq_contrib.outbox.database import FORGET, connect
 from eventmq_contrib.outbox.relay import Relay
-from eventmq_contrib.outbox.writing import DDL, TABLE
+from eventmq_contrib.outbox.writing import COLUMNS, DDL, TABLE
 
 if TYPE_CHECKING:
     from eventmq.cli import Target
@@ -21,7 +20,7 @@ __all__ = ["outbox"]
 
 _EXITS = {cli.FAILED: "the database cannot be reached, or has no outbox table"}
 
-_COLUMNS: tuple[str, ...] = ("id", "queue", "created", "error")
+_LISTED: tuple[str, ...] = ("id", "queue", "created", "error")
 
 _takes_database = click.option(
     "--database", "url", metavar="URL", required=True,
@@ -37,7 +36,7 @@ def outbox() -> None:
 @outbox.command(cls=cli.Command, exits=_EXITS)
 @_takes_database
 def init(url: str) -> None:
-    """Make the outbox table, where there is none."""
+    """Make the tables of the outbox, where there are none."""
     with closing(connect(url, create=True)) as database:
         for statement in DDL[database.vendor]:
             database.execute(statement)
@@ -51,8 +50,9 @@ def init(url: str) -> None:
     help="The broker's setting of this name. Default: as in the settings of this process.",
 )  # fmt: skip
 @click.option(
-    "--resend-older", is_flag=True, help="Send rows older than this too: jobs may run twice."
-)
+    "--resend-older", is_flag=True,
+    help="Resend also rows that may have been sent longer ago: jobs may run twice.",
+)  # fmt: skip
 @cli.takes_log_format
 @cli.takes_target
 def relay(target: Target, url: str, dedupe_window: float | None, *, resend_older: bool) -> None:
@@ -64,7 +64,7 @@ def relay(target: Target, url: str, dedupe_window: float | None, *, resend_older
     on stdout.
     """
     with closing(target.serving().app) as app, closing(connect(url)) as database:
-        database.execute(f"SELECT seq FROM {TABLE} WHERE seq = 0")  # noqa: S608
+        database.execute(FORGET)
         window = app.settings.dedupe_window if dedupe_window is None else dedupe_window
         running = Relay(database, app, window=window, resend_older=resend_older)
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -83,8 +83,8 @@ def list_kept(url: str, *, as_json: bool) -> None:
         rows = database.execute(
             f"SELECT job_id, queue, created, error FROM {TABLE} WHERE error <> '' ORDER BY seq"  # noqa: S608
         )
-    listed = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
-    cli.show_rows(listed, _COLUMNS, as_json=as_json, empty="No kept rows.")
+    listed = [dict(zip(_LISTED, row, strict=True)) for row in rows]
+    cli.show_rows(listed, _LISTED, as_json=as_json, empty="No kept rows.")
 
 
 @outbox.command(cls=cli.Command, exits={**_EXITS, cli.NOT_FOUND: "a row is not kept"})
@@ -93,14 +93,22 @@ def list_kept(url: str, *, as_json: bool) -> None:
 def retry(url: str, ids: tuple[str, ...]) -> int:
     """Have rows that the relay keeps sent as if they were new; "all" stands for all of them.
 
-    If a row is older than the dedupe window and was sent before, its job runs a second time.
+    If a row was sent before, and longer ago than the dedupe window, its job runs a second time.
     """
     with closing(connect(url)) as database:
         kept = {row[0] for row in database.execute(f"SELECT job_id FROM {TABLE} WHERE error <> ''")}  # noqa: S608
         chosen = kept if ids == ("all",) else set(ids)
+        database.execute("BEGIN")
         for job_id in chosen & kept:
-            sql = f"UPDATE {TABLE} SET error = '', created = %s WHERE job_id = %s"  # noqa: S608
-            database.execute(sql, (time.time(), job_id))
+            # A new row, which was never sent.
+            where = "WHERE job_id = %s AND error <> ''"
+            columns = ", ".join(COLUMNS)
+            for sql in (
+                f"INSERT INTO {TABLE} ({columns}) SELECT {columns} FROM {TABLE} {where}",  # noqa: S608
+                f"DELETE FROM {TABLE} {where}",  # noqa: S608
+            ):
+                database.execute(sql, (job_id,))
+        database.execute("COMMIT")
     for job_id in chosen - kept:
         click.echo(f"no row of job {job_id} is kept", err=True)
     click.echo(f"{len(chosen & kept)} rows will be sent")

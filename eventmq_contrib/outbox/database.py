@@ -11,12 +11,12 @@ from urllib.parse import quote, unquote, urlsplit
 
 from eventmq.errors import PluginError, StoreError
 from eventmq_contrib.extras import need
-from eventmq_contrib.outbox.writing import TABLE
+from eventmq_contrib.outbox.writing import SENT, TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Database", "Row", "connect"]
+__all__ = ["FORGET", "Database", "Row", "connect"]
 
 #: Bytes of bodies that are read at a time, unless one body alone has more.
 BYTES = 8 * 1024 * 1024
@@ -34,15 +34,23 @@ _LOCKS = {
 
 
 class Row(NamedTuple):
-    """A row of the table."""
+    """A row of the table; ``sent`` is when it may have been sent first, None if it never was."""
 
     seq: int
-    created: float
+    sent: float | None
     ordering_key: str
     job_id: str
     queue: str
     headers: str
     body: bytes
+
+
+_ROWS = f"""SELECT seq, (SELECT MIN(s.sent) FROM {SENT} AS s WHERE s.seq <= o.seq
+    AND s.last_seq >= o.seq), ordering_key, job_id, queue, headers, body FROM {TABLE} AS o"""  # noqa: S608
+
+#: Deletes the marks of rows that are gone.
+FORGET = f"""DELETE FROM {SENT} WHERE NOT EXISTS (SELECT 1 FROM {TABLE} AS o
+    WHERE o.seq >= {SENT}.seq AND o.seq <= {SENT}.last_seq)"""  # noqa: S608
 
 
 class Database:
@@ -60,6 +68,10 @@ class Database:
     ) -> None:
         self.vendor, self.name, self._open, self._error = vendor, name, open_, error
         self._connection: Any = None
+        self._marks: Database | None = None
+        #: Runs of rows of the claim that were marked, and when; and whether others were before.
+        self._marked: tuple[Sequence[tuple[int, int]], float] = [], 0.0
+        self._had_marks = False
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """Execute a statement and return its rows; after a `StoreError` nothing is committed."""
@@ -79,7 +91,8 @@ class Database:
     def claim(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
         """Begin a transaction, and return rows that no other relay gets until its end, by seq.
 
-        With SQLite others may get them too: a transaction would stop the writers meanwhile.
+        From now on they may have been sent: this is recorded, but not in their ``sent``. With
+        SQLite others may get them too: a transaction would stop the writers meanwhile.
 
         Args:
             limit: Maximum number of rows.
@@ -101,15 +114,53 @@ class Database:
         sizes = {row[0]: row[1] for row in claimed}
         total = dict(zip(sizes, accumulate(sizes.values()), strict=True))
         seqs = [seq for seq in sizes if total[seq] <= BYTES] or list(sizes)[:1]
-        sql = f"SELECT {', '.join(Row._fields)} FROM {TABLE} WHERE {_among(seqs)} ORDER BY seq"  # noqa: S608
-        return [Row(*row) for row in self.execute(sql)] if seqs else []
+        found = self.execute(f"{_ROWS} WHERE {_among(seqs)} ORDER BY seq") if seqs else []
+        rows = [Row(*row) for row in found]
+        new = [row.seq for row in rows if row.sent is None]
+        self._had_marks = len(new) < len(rows)
+        self._mark(new)
+        return rows
 
-    def finish(self, sent: Sequence[int], kept: Sequence[tuple[int, str]]) -> None:
-        """Delete rows that were sent, record why others are kept, and commit."""
+    def _mark(self, seqs: Sequence[int]) -> None:
+        """Record, in a commit of its own, that rows may have been sent from now on."""
+        if self._marks is None:
+            self._marks = Database(self.vendor, self.name, self._open, self._error)
+        self._marked = _runs(seqs), time.time()
+        try:
+            self._marks.insert(*self._marked)
+        except StoreError:
+            self.close()
+            raise
+
+    def insert(self, runs: Sequence[tuple[int, int]], sent: float) -> None:
+        """Insert marks."""
+        if runs:
+            # With SQLite another relay may have inserted them.
+            verb = "INSERT OR IGNORE" if self.vendor == "sqlite" else "INSERT"
+            values = ", ".join(f"({first}, {last}, {sent!r})" for first, last in runs)
+            self.execute(f"{verb} INTO {SENT} VALUES {values}")
+
+    def finish(
+        self, sent: Sequence[int], kept: Sequence[tuple[int, str]], unknown: Sequence[int] = ()
+    ) -> None:
+        """End a claim: delete rows that were sent, record why others are kept, and commit.
+
+        Args:
+            sent: The rows that were sent.
+            kept: Rows with the reasons.
+            unknown: Rows that may have been sent.
+        """
+        runs, now = self._marked
         if self.vendor == "sqlite":
-            self.execute("BEGIN IMMEDIATE" if sent or kept else "BEGIN")
+            self.execute("BEGIN IMMEDIATE" if sent or kept or runs else "BEGIN")
         if sent:
             self.execute(f"DELETE FROM {TABLE} WHERE {_among(sent)}")  # noqa: S608
+        if runs:
+            firsts = _among([first for first, _ in runs])
+            self.execute(f"DELETE FROM {SENT} WHERE {firsts}")  # noqa: S608
+            self.insert(_runs(unknown), now)
+        if self._had_marks:
+            self.execute(FORGET)
         for seq, why in kept:
             self.execute(f"UPDATE {TABLE} SET error = %s WHERE seq = %s", (why[:1000], seq))  # noqa: S608
         self.execute("COMMIT")
@@ -120,12 +171,15 @@ class Database:
             time.sleep(seconds)
             return
         try:
+            self._connection.execute(f"LISTEN {TABLE}")
             list(self._connection.notifies(timeout=seconds, stop_after=1))
         except self._error:
             self.close()
 
     def close(self) -> None:
         """Close the connection, which rolls back. Idempotent."""
+        if self._marks is not None:
+            self._marks.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(self._error):
@@ -134,6 +188,13 @@ class Database:
 
 def _among(seqs: Sequence[int]) -> str:
     return f"seq IN ({', '.join(map(str, seqs))})"
+
+
+def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each run of consecutive numbers."""
+    every = set(seqs)
+    firsts = [seq for seq in seqs if seq - 1 not in every]
+    return [*zip(firsts, [seq for seq in seqs if seq + 1 not in every], strict=True)]
 
 
 def connect(url: str, *, create: bool = False) -> Database:
@@ -180,7 +241,7 @@ def _postgresql(url: str) -> Database:
         connection.execute(
             "SET default_transaction_isolation = 'read committed'; SET jit = off; "
             "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; "
-            f"SET idle_in_transaction_session_timeout = '60s'; LISTEN {TABLE}"
+            "SET idle_in_transaction_session_timeout = '60s'"
         )
         return connection
 

@@ -1,9 +1,9 @@
 """The relay: submits the rows of an outbox table, and deletes them after their receipts.
 
 Whatever dies, a row that was not deleted is sent again, and the broker refuses the id of a job that
-it knows. It knows it for the dedupe window after the job's end: a row that is older might run a
-second time, so the relay keeps it and says so. Rows are read without a cursor, since those of a
-long transaction appear late.
+it knows. It knows it for the dedupe window after the job's end. So rows are marked before they are
+sent, and one that may have been sent longer ago, whose job might run a second time, is kept and
+reported. Rows are read without a cursor, since those of a long transaction appear late.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eventmq import errors
 from eventmq.sdk import parse_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from eventmq import EventMQ
     from eventmq_contrib.outbox.database import Database, Row
@@ -40,7 +40,7 @@ RETRY, MAX_RETRY = 0.5, 8.0
 #: Seconds for the rows of one claim: its transaction must not be open for long.
 MAX_SEND = 5.0
 
-#: Seconds by which the clocks of application, relay and broker may differ.
+#: Seconds by which the clocks of relay and broker may differ.
 SKEW = 60.0
 
 #: Errors that may pass, so that the row waits.
@@ -54,14 +54,17 @@ class Relay:
         database: Has the outbox table.
         app: Client of the broker.
         window: The broker's dedupe window, in seconds.
-        resend_older: Whether rows older than the window are sent.
+        resend_older: Whether rows that may have been sent before the window are sent again.
+        active: Returns whether `run` may read the table now.
     """
 
     def __init__(
-        self, database: Database, app: EventMQ, *, window: float, resend_older: bool = False
-    ) -> None:
+        self, database: Database, app: EventMQ, *, window: float, resend_older: bool = False,
+        active: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
         self._database = database
         self._app = app
+        self._active = active
         self._max_age = float("inf") if resend_older else max(window - SKEW, 0.0)
         #: Full queue -> monotonic time until which its rows are left.
         self._full: dict[str, float] = {}
@@ -75,6 +78,10 @@ class Relay:
     def run(self) -> None:
         """Send rows until `stop`, and wait out failures of database and broker."""
         while not self._stopping:
+            if not self._active():
+                self._database.close()
+                self._sleep(POLL)
+                continue
             try:
                 if not self.step():
                     self._database.wait(POLL)
@@ -120,7 +127,8 @@ class Relay:
             else:
                 kept.append((row.seq, f"{type(error).__name__}: {error}"))
                 logger.error("job %s is kept in the outbox: %s", row.job_id, kept[-1][1])
-        self._database.finish(sent, kept)
+        unknown = [row.seq for row in rows if row.sent is None and _is_unknown(ends.get(row.seq))]
+        self._database.finish(sent, kept, unknown)
         if later is not None:
             raise later
         if self._pause and rows:
@@ -156,10 +164,10 @@ class Relay:
 
     def _check(self, row: Row) -> Exception | None:
         """Return why a row must not be sent, None if it may be."""
-        age = time.time() - row.created
+        age = 0.0 if row.sent is None else time.time() - row.sent
         if age > self._max_age:
             return errors.NotAllowed(
-                f"the row is {age / 3600:.1f} hours old, and the broker forgets what was sent: "
+                f"the row may have been sent {age / 3600:.1f} hours ago, which the broker forgets: "
                 f"eventmq outbox retry {row.job_id} sends it, perhaps a second time"
             )
         try:
@@ -192,3 +200,8 @@ class Relay:
             except errors.EventMQError as error:
                 ends[row.seq] = error
                 away = error if isinstance(error, errors.BrokerUnavailable) else None
+
+
+def _is_unknown(error: Exception | None) -> bool:
+    """Return whether the broker may have stored the job after an error."""
+    return isinstance(error, errors.BrokerUnavailable) and error.maybe_accepted

@@ -11,14 +11,17 @@ from typing import Any
 
 from eventmq.errors import SettingsError
 
-__all__ = ["DDL", "TABLE", "adelay", "asend", "delay", "send"]
+__all__ = ["COLUMNS", "DDL", "SENT", "TABLE", "adelay", "asend", "delay", "send"]
 
 #: Name of the table, and of the channel on which PostgreSQL announces rows at their commit.
 TABLE = "eventmq_outbox"
 
+#: Name of the table in which relays record runs of rows before they send them, with the time.
+SENT = f"{TABLE}_sent"
+
 #: Columns that a writer fills. ``headers`` is text as on the wire, ``created`` Unix time. The relay
 #: fills ``error``: why it keeps the row; empty for a row to be sent.
-_COLUMNS = ("job_id", "queue", "headers", "body", "ordering_key", "created")
+COLUMNS = ("job_id", "queue", "headers", "body", "ordering_key", "created")
 
 _POSTGRESQL = f"""CREATE TABLE IF NOT EXISTS {TABLE} (
     seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, job_id TEXT NOT NULL, queue TEXT NOT NULL,
@@ -42,10 +45,14 @@ _MYSQL = f"""CREATE TABLE IF NOT EXISTS {TABLE} (
 _INDEX = f"""CREATE INDEX IF NOT EXISTS {TABLE}_key ON {TABLE} (ordering_key, seq)
     WHERE ordering_key <> ''"""
 
+_SENT = f"""CREATE TABLE IF NOT EXISTS {SENT} (
+    seq BIGINT PRIMARY KEY, last_seq BIGINT NOT NULL, sent DOUBLE PRECISION NOT NULL)"""
+
 #: Kind of database, as in the attribute ``vendor`` of Django's connections -> the statements that
-#: make the table and its index. They do nothing where it exists.
+#: make the tables and an index. They do nothing where these exist.
 DDL: Mapping[str, tuple[str, ...]] = {
-    "postgresql": (_POSTGRESQL, _INDEX), "sqlite": (_SQLITE, _INDEX), "mysql": (_MYSQL,)
+    "postgresql": (_POSTGRESQL, _INDEX, _SENT), "sqlite": (_SQLITE, _INDEX, _SENT),
+    "mysql": (_MYSQL, _SENT),
 }  # fmt: skip
 
 #: Library -> what a connection of it is called in messages.
@@ -147,7 +154,7 @@ def _writer(connection: Any) -> tuple[Callable[[Sequence[Any]], Any], bool]:
 
         found = connection if hasattr(connection, "dialect") else connection.get_bind()
         named = text(_insert(found.dialect.name, ":{}"))
-        return lambda v: connection.execute(named, dict(zip(_COLUMNS, v, strict=True))), is_async
+        return lambda v: connection.execute(named, dict(zip(COLUMNS, v, strict=True))), is_async
     sql = _insert("postgresql", "%s") if library == "psycopg" else _insert("sqlite", "?")
     return lambda values: connection.execute(sql, values), is_async
 
@@ -161,8 +168,8 @@ def _insert(vendor: str, mark: str) -> str:
     """Return the statement that writes a row, with placeholders in the style of the driver."""
     if vendor not in {*DDL, "mariadb"}:
         raise SettingsError(f"the outbox cannot be in {vendor}; it can be in {', '.join(DDL)}")
-    marks = ", ".join(mark.format(name) for name in _COLUMNS)
-    sql = f"INSERT INTO {TABLE} ({', '.join(_COLUMNS)}) VALUES ({marks})"  # noqa: S608
+    marks = ", ".join(mark.format(name) for name in COLUMNS)
+    sql = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({marks})"  # noqa: S608
     if vendor != "postgresql":
         return sql
     # In one trip with the notification, which is sent at the commit.

@@ -57,7 +57,11 @@ class ScheduleOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Options of the queue store; see `ResultOptions`. All others are settings of the broker."""
+    """Options of the queue store; see `ResultOptions`. All others are settings of the broker.
+
+    Attributes:
+        inbox: Whether the owner reads an outbox table in the database (`eventmq_contrib.outbox`).
+    """
 
     url: str
     schema: str = "eventmq"
@@ -68,6 +72,7 @@ class StoreOptions:
     events_cap: int = option(1024**3, ge=0)
     events_values: int = option(0, ge=0)
     expect_store: str = ""
+    inbox: bool = False
 
 
 def read_database(context: PluginContext, kind: type[T]) -> tuple[Database, T]:
@@ -130,9 +135,14 @@ def make_store(context: PluginContext) -> QueueStore:
     from eventmq_contrib.postgres.upkeep import PostgresUpkeep, shared_settings
 
     store_options = asdict(options)
-    for name in ("url", "schema", "durability"):
+    for name in ("url", "schema", "durability", "inbox"):
         del store_options[name]
     own = {"durability": options.durability, "dedupe_window": options.dedupe_window}
     memory = None if context.app is None else SeenLeaseFile(Path(context.app.settings.data_dir))
     upkeep = PostgresUpkeep(database, {**shared_settings(context.app), **own}, memory)
-    return PostgresStore(database, context.clock, upkeep=upkeep, **store_options)
+    store = PostgresStore(database, context.clock, upkeep=upkeep, **store_options)
+    if options.inbox and context.app is not None:
+        from eventmq_contrib.outbox.inbox import Inbox
+
+        store.inbox = Inbox(options.url, context.app, lambda: store.ownership.rows is not None)
+    return store

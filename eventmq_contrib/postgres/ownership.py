@@ -125,8 +125,8 @@ class PostgresOwnership:
         #: Rows on the session of the last successful claim, for the store to open.
         self.rows: PostgresRows | None = None
         self.epoch = self._beat = 0
-        #: The lease before that claim.
-        self.claimed = LeaseRow("")
+        #: The lease before that claim, and the address of this broker.
+        self.claimed, self.address = LeaseRow(""), ""
         #: Session that reads the lease, and session that waits for the owner's lock.
         self._reader: Pipeline | None = None
         self._lock_waiter: psycopg.Connection[Any] | None = None
@@ -227,7 +227,7 @@ class PostgresOwnership:
             connection.close()
             return 0
         rows.fence = _FENCE, [pack_value("integer", epoch)]
-        self.rows, self.epoch, self.claimed = rows, epoch, seen
+        self.rows, self.epoch, self.claimed, self.address = rows, epoch, seen, me.address
         self._upkeep.record_seen(epoch, self._beat)
         self._stop_lock_waiter()
         if self._reader is not None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.sdk import Clock
+    from eventmq_contrib.outbox.inbox import Inbox
     from eventmq_contrib.postgres.connection import Database
     from eventmq_contrib.postgres.tools import PostgresTools
 
@@ -53,6 +54,8 @@ class PostgresStore:
         self._engine = Engine(clock, **options)
         self.upkeep = upkeep or PostgresUpkeep(database, {})
         self.ownership = PostgresOwnership(database, self.upkeep)
+        #: Read while this broker owns the store; set before the store is opened.
+        self.inbox: Inbox | None = None
         self._write_results: list[Sequence[Any] | Exception] = []
         #: Result of all commits until the store is claimed again; None if commits work.
         self._broken: Exception | None = None
@@ -89,7 +92,7 @@ class PostgresStore:
             with self.ownership.recovering(rows):
                 check_expected(rows.values(), self._name, self._expected)
                 own = self.ownership
-                return self._engine.open(rows, epoch=own.epoch, passed=own.claimed.passed)
+                recovered = self._engine.open(rows, epoch=own.epoch, passed=own.claimed.passed)
         except ProtocolError as error:
             rows.rollback()
             raise StoreError(f"the store in {self._name} is damaged: {error}") from error
@@ -99,6 +102,9 @@ class PostgresStore:
         except BaseException:
             rows.rollback()
             raise
+        if self.inbox is not None:
+            self.inbox.start(self.ownership.address)
+        return recovered
 
     def submit(self, batch: Sequence[Any]) -> None:
         """Commit a batch; the commit has ended when this returns."""
@@ -154,4 +160,6 @@ class PostgresStore:
 
     def close(self) -> None:
         """Close all sessions. Idempotent."""
+        if self.inbox is not None:
+            self.inbox.close()
         self.ownership.close()

@@ -1,4 +1,4 @@
-"""Makes the table of the outbox with its own statements, and the permissions of the dashboard."""
+"""Makes the tables of the outbox with its own statements, and the permissions of the dashboard."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.db import migrations, models
 
 from eventmq_contrib.outbox import DDL, TABLE
+from eventmq_contrib.outbox.writing import SENT
 
 if TYPE_CHECKING:
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
@@ -18,7 +19,8 @@ def _make(_: Any, editor: BaseDatabaseSchemaEditor) -> None:
 
 
 def _drop(_: Any, editor: BaseDatabaseSchemaEditor) -> None:
-    editor.execute(f"DROP TABLE IF EXISTS {TABLE}", params=None)
+    for name in (SENT, TABLE):
+        editor.execute(f"DROP TABLE IF EXISTS {name}", params=None)
 
 
 class Migration(migrations.Migration):

@@ -136,7 +136,7 @@ def test_the_writers_do_not_wait_for_a_relay(shop, app):
 class Dying(Database):
     """The database of a relay that dies before it deletes what it has sent."""
 
-    def finish(self, sent, kept):
+    def finish(self, sent, kept, unknown=()):
         self.close()
         raise StoreError("killed")
 
@@ -144,11 +144,9 @@ class Dying(Database):
 def test_a_row_that_was_sent_and_not_deleted_is_sent_again_and_runs_once(shop, app):
     app.noted.clear()
     jobs = write(shop, *(app.tasks["note"].s(i) for i in range(3)))
-    good = shop.database
-    dying = Dying(good.vendor, good.name, good._open, good._error)
-    with pytest.raises(StoreError, match="killed"):
-        Relay(dying, app, window=1000.0).step()
+    die_while_sending(shop, app)
     assert 3 == len(shop.rows())
+    assert 1 == len(marks(shop))  # of all
     for job in jobs:
         job.get()
     assert 3 == shop.relay(app).step()
@@ -159,19 +157,50 @@ def test_a_row_that_was_sent_and_not_deleted_is_sent_again_and_runs_once(shop, a
     assert [0, 1, 2, 3] == sorted(app.noted)
 
 
-def test_a_row_older_than_the_dedupe_window_is_kept_until_someone_decides(shop, app):
-    job, fresh = write(shop, app.tasks["add"].s(1, 2), app.tasks["add"].s(3, 4))
-    change(shop, "created", time.time() - 950, job)
+def die_while_sending(shop, app):
+    """Let a relay send all rows and die."""
+    good = shop.database
+    dying = Dying(good.vendor, good.name, good._open, good._error)
+    with pytest.raises(StoreError, match="killed"):
+        Relay(dying, app, window=1000.0).step()
+
+
+def marks(shop):
+    """Return when runs of rows may have been sent."""
+    return [row[0] for row in shop.database.execute("SELECT sent FROM eventmq_outbox_sent")]
+
+
+def test_a_row_that_may_have_been_sent_before_the_window_is_kept_until_someone_decides(shop, app):
+    [job] = write(shop, app.tasks["add"].s(1, 2))
+    die_while_sending(shop, app)
+    [fresh] = write(shop, app.tasks["add"].s(3, 4))
+    [sent] = marks(shop)
+    assert time.time() - DEADLINE < sent <= time.time()
+    shop.database.execute("UPDATE eventmq_outbox_sent SET sent = sent - 950")
     assert 2 == shop.relay(app, window=1000.0).step()
     [(job_id, error)] = shop.rows()
     assert job.id == job_id
-    assert error.startswith("NotAllowed: the row is 0.3 hours old")
+    assert error.startswith("NotAllowed: the row may have been sent 0.3 hours ago")
     assert f"eventmq outbox retry {job.id}" in error
     assert 7 == fresh.get()
     assert 0 == shop.relay(app, window=1000.0).step()
     change(shop, "error", "", job)
     assert 1 == shop.relay(app, window=1000.0, resend_older=True).step()
     assert 3 == job.get()
+    assert [] == shop.rows() == marks(shop)
+
+
+def test_a_row_that_was_never_sent_is_sent_however_old_it_is(shop, app):
+    """It waited for a broker that was away, or for a queue that was full, or for a relay."""
+    [old] = write(shop, app.tasks["add"].s(1, 2))
+    change(shop, "created", time.time() - 10 * 86_400, old)
+    away = EventMQ("away", broker="tcp://127.0.0.1:9", submit_timeout=0.2)
+    with away, pytest.raises(BrokerUnavailable):
+        shop.relay(away).step()
+    assert [] == marks(shop)
+    assert 1 == shop.relay(app).step()
+    assert 3 == old.get()
+    assert [] == marks(shop)
 
 
 def test_rows_that_the_broker_refuses_or_no_one_can_read_are_kept_with_reasons(shop, caplog):
@@ -213,6 +242,7 @@ def test_rows_of_a_full_queue_wait_and_those_of_others_do_not(shop, caplog):
         other.get()
         waiting = [job_id for job_id, error in shop.rows() if not error]
         assert 3 <= len(waiting) <= 5
+        assert [] == marks(shop)
         assert {job.id for job in full} >= set(waiting)
         assert 1 == caplog.text.count("rows of a full queue wait in the outbox")
 
