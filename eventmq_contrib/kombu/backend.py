@@ -245,8 +245,8 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
         if "" not in sizes or number - before < total:
             return
         found = self._appended(group_id, ".j")
-        # A task that ran twice counts once.
-        parts = {(each[0], each[1]): each for n, each in found.items() if n > before}
+        # A task that ran twice counts once, with its first result.
+        parts = {part[0]: part for n, part in reversed(found.items()) if n > before}
         claim = bytes_to_str(self.get_key_for_group(group_id, f".c{before}"))
         owner = ensure_bytes(request.id)  # its message may be delivered again
         if len(parts) < total or not self._retrying(self._records.claim, claim, owner, CHORD_TTL):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import select
 import socket
-import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,14 +27,12 @@ class Inbox:
         self._reader, self._writer = socket.socketpair()
         self._reader.settimeout(0)
         self._writer.settimeout(0)
-        self._poll = select.poll()
-        self._poll.register(self._reader, select.POLLIN)
-        self._arrived: deque[Callable[[], None]] = deque()
+        self._arrived: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.fileno = self._reader.fileno
 
     def put(self, deliver: Callable[[], None]) -> None:
         """Add a function, from any thread."""
-        self._arrived.append(deliver)
+        self._arrived.put(deliver)
         self._set()
 
     def _set(self) -> None:
@@ -47,21 +44,17 @@ class Inbox:
 
         Raises:
             TimeoutError: There was none within ``timeout`` seconds.
-            ConnectionError: The connection was closed.
+            OSError: The connection was closed.
         """
-        until = None if timeout is None else time.monotonic() + timeout
-        while True:
-            if not self._arrived:
-                with suppress(BlockingIOError):
-                    self._reader.recv(65536)
-                if self._arrived:  # since then
-                    self._set()
-            if self._arrived:
-                return self._arrived.popleft()
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError("no message arrived in time")
-            self._poll.poll(None if left is None else left * 1000 + 1)
+        with suppress(BlockingIOError):
+            self._reader.recv(65536)
+        try:
+            deliver = self._arrived.get(timeout=timeout)
+        except Empty:
+            raise TimeoutError("no message arrived in time") from None
+        if not self._arrived.empty():
+            self._set()
+        return deliver
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote
 
 from amqp.protocol import queue_declare_ok_t
@@ -23,13 +23,16 @@ from eventmq import BrokerUnavailable, MessageTooLarge, ProtocolError, QueueFull
 from eventmq import __version__ as version
 from eventmq.gateway import Consumer
 from eventmq_contrib.kombu.apps import DEFAULT_PORT, app_of, check_address
+from eventmq_contrib.kombu.bindings import Bindings
 from eventmq_contrib.kombu.mailbox import Inbox, Mailbox
 from eventmq_contrib.kombu.messages import decode, encode, headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from eventmq import EventMQ
     from eventmq.gateway import Delivery
+    from eventmq_contrib.kombu.bindings import Binding
 
 __all__ = ["Channel", "Transport"]
 
@@ -94,9 +97,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         mailbox = self.connection.mailboxes.get(queue)
         kind = self.typeof(exchange)
         if mailbox is None:
-            new = {"type": "direct", "durable": True, "auto_delete": False, "arguments": {}}
-            self.state.exchanges.setdefault(exchange, {**new, "table": []})
-            super().queue_bind(queue, exchange, routing_key, *args, **kw)
+            self.connection.bindings.set(
+                exchange, kind.prepare_bind(queue, exchange, routing_key, None), bound=True
+            )
         elif kind.type == "topic":
             pattern = kind.key_to_pattern(routing_key)
 
@@ -112,11 +115,18 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self, queue: str, exchange: str | None = None, routing_key: str = "", *args: Any, **kw: Any
     ) -> None:
         """Remove a binding."""
+        exchange = exchange or "amq.direct"
         mailbox = self.connection.mailboxes.get(queue)
         if mailbox is None:
-            super().queue_unbind(queue, exchange or "amq.direct", routing_key, *args, **kw)
+            binding = self.typeof(exchange).prepare_bind(queue, exchange, routing_key, None)
+            self.connection.bindings.set(exchange, binding, bound=False)
         else:
-            mailbox.unbind((exchange or "amq.direct", routing_key))
+            mailbox.unbind((exchange, routing_key))
+
+    def get_table(self, exchange: str) -> list[Binding]:
+        """Return the bindings of an exchange to queues of EventMQ."""
+        table: list[Binding] = self.connection.bindings.table(exchange)
+        return table
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
@@ -128,8 +138,10 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         mailbox = self.connection.mailboxes.pop(queue, None)
         if mailbox is not None:
             mailbox.close()
-        for exchange, routing_key, arguments in list(self.state.queue_bindings(queue)):
-            super().queue_unbind(queue, exchange, routing_key, arguments)
+        for exchange in self.state.exchanges:
+            for binding in self.get_table(exchange):
+                if binding[2] == queue:
+                    self.connection.bindings.set(exchange, binding, bound=False)
 
     def _mailbox(self, queue: str) -> Mailbox | None:
         """Return a mailbox that is bound: messages for an unbound one come as jobs."""
@@ -173,10 +185,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         delivery_info.update(exchange=exchange, routing_key=routing_key)
         body, queues = encode(message), {routing_key}
         if exchange:
-            known = self.state.exchanges.get(exchange)
-            kind, table = self.typeof(exchange), known["table"] if known else ()
+            kind, known = self.typeof(exchange), self.state.exchanges.get(exchange)
+            transient = known is not None and not known["durable"]
+            table = () if transient else self.get_table(exchange)
             queues = set(kind.lookup(table, exchange, routing_key, None))
-            if not (known and known["durable"] and queues) or kind.type == "fanout":
+            if transient or not queues or kind.type == "fanout":
                 self._broadcast(_topic(exchange, routing_key), body)
         for queue in sorted(queues):
             headers = headers_of(message, delay=self.connection.delays)
@@ -347,15 +360,16 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
     )
 
-    #: The exchanges, and the bindings of queues of EventMQ, that this process has declared.
-    global_state = virtual.BrokerState()
+    #: App -> the exchanges that this process has declared, and the bindings in the broker.
+    _states: ClassVar[dict[EventMQ, tuple[virtual.BrokerState, Bindings]]] = {}
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        self.state = self.global_state
         check_address(client.userid, client.password, client.virtual_host)
         options = client.transport_options
         self.app = app_of(client.hostname, client.port, options)
+        new = virtual.BrokerState(), Bindings(self.app)
+        self.state, self.bindings = self._states.setdefault(self.app, new)
         self.delays = bool(options.get("eta_in_broker", True))
         #: The queues that belong to this connection, by name.
         self.mailboxes: dict[str, Mailbox] = {}

@@ -28,13 +28,16 @@ ROOT = Path(__file__).parents[3]
 #: Seconds that one test may take; Celery's own limit is 300.
 LIMIT = 90
 
-#: Makes the alias known, in the process of the tests and, by its import, in the workers.
-PLUGIN = f"""
-import pytest
+#: Makes the schemes known in the process of the tests and in the commands that it starts.
+SITE = """
 from celery.app.backends import BACKEND_ALIASES
 import eventmq_contrib.kombu
 
 BACKEND_ALIASES["rediseventmq"] = "eventmq_contrib.kombu.backend:EventMQBackend"
+"""
+
+PLUGIN = f"""
+import pytest
 
 
 def pytest_collection_modifyitems(items):
@@ -59,7 +62,8 @@ def start(stack: ExitStack, *command: str) -> subprocess.Popen[str]:
 def run(kind: str, source: Path, folder: Path, report: Path, tests: list[str]) -> None:
     """Run tests on ``eventmq`` or ``redis``."""
     port = str(free_port())
-    (folder / "alias_plugin.py").write_text(PLUGIN)
+    (folder / "sitecustomize.py").write_text(SITE)
+    (folder / "limit_plugin.py").write_text(PLUGIN)
     with ExitStack() as stack:
         redis = ["redis-server", "--port", port, "--save", "", "--dir", str(folder)]
         start(stack, *redis, "--logfile", str(folder / f"{kind}-redis.log"))
@@ -77,7 +81,7 @@ def run(kind: str, source: Path, folder: Path, report: Path, tests: list[str]) -
             "REDIS_HOST": "127.0.0.1", "REDIS_PORT": port,
             "PYTHONPATH": os.pathsep.join([str(source), str(folder), str(ROOT)]),
         }  # fmt: skip
-        options = ["-q", "-p", "celery.contrib.pytest", "-p", "alias_plugin"]
+        options = ["-q", "-p", "celery.contrib.pytest", "-p", "limit_plugin"]
         options += ["-p", "no:cacheprovider", "-p", "no:rerunfailures"]
         options += ["--continue-on-collection-errors"]  # of backends whose libraries are missing
         command = [sys.executable, "-m", "pytest", *options, f"--junitxml={report}"]

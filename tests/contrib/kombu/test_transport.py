@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import select
+import subprocess
+import sys
 import time
 from uuid import uuid4
 
@@ -14,6 +16,7 @@ from kombu.exceptions import ChannelError, OperationalError
 from eventmq.sdk import pack
 from eventmq_contrib.kombu import Transport
 from eventmq_contrib.kombu.apps import app_of
+from eventmq_contrib.kombu.bindings import READ_EVERY
 from tests.support.system import DEADLINE, until
 
 
@@ -151,6 +154,36 @@ def test_exchanges_route_to_durable_queues(connection):
     producer.publish(5, exchange=fanout)
     assert sorted(message.payload for message in taker.take(4)) == [1, 3, 5, 5]
     assert taker.nothing()
+
+
+def test_an_exchange_routes_for_a_process_that_has_not_bound_its_queues(connection, url):
+    """What one process binds and unbinds is known to others after two seconds."""
+    name = uuid4().hex
+    exchange = Exchange(f"{name}.topic", "topic")
+    queue = Queue(f"{name}.1", exchange=exchange, routing_key="a.*")
+    code = f"""
+import sys
+from kombu import Connection, Exchange, Queue
+import eventmq_contrib.kombu
+queue = Queue({queue.name!r}, Exchange({exchange.name!r}, "topic"), routing_key="a.*")
+bound = queue(Connection({url!r}).default_channel)
+bound.declare()
+if "unbind" in sys.argv:
+    bound.unbind_from(queue.exchange, "a.*")
+"""
+    producer = Producer(connection.default_channel)
+
+    def publish_from(*argv):
+        subprocess.run([sys.executable, "-c", code, *argv], check=True)
+        time.sleep(READ_EVERY)
+        producer.publish(1, exchange=exchange, routing_key="a.b", declare=[exchange])
+
+    publish_from()
+    assert row(connection, queue)["waiting"] == 1
+    publish_from()  # binding again changes nothing
+    assert row(connection, queue)["waiting"] == 2
+    publish_from("unbind")
+    assert row(connection, queue)["waiting"] == 2
 
 
 def test_queues_of_a_connection_get_what_others_publish(connection, url):
