@@ -40,6 +40,7 @@ __all__ = [
     "MEMORY",
     "Client",
     "Components",
+    "CurrentClock",
     "Triggers",
     "keys_of",
     "make_trigger",
@@ -123,6 +124,33 @@ class Client(NamedTuple):
     topics: TopicClient
 
 
+class CurrentClock:
+    """Reads time from a clock that can be replaced: plugins keep theirs, and a test replaces it.
+
+    Args:
+        clock: The clock that it reads.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def now(self) -> float:
+        """Return Unix time in seconds."""
+        return self.clock.now()
+
+    def monotonic(self) -> float:
+        """Return seconds since an arbitrary fixed point."""
+        return self.clock.monotonic()
+
+    def boottime(self) -> float:
+        """Return seconds since the machine was started."""
+        return self.clock.boottime()
+
+    def boot_id(self) -> str:
+        """Return the id of the current boot of the machine."""
+        return self.clock.boot_id()
+
+
 class Components:
     """Components of an app, each made once when first used. Thread-safe.
 
@@ -152,6 +180,7 @@ class Components:
         self.name = name
         self.settings = settings
         self.clock = clock
+        self._plugin_clock = CurrentClock(clock)
         self.task_defaults = task_defaults
         self.closed = False
         self.ids = IdFactory(clock)
@@ -198,7 +227,7 @@ class Components:
             return self._plugins.task_options()
         settings, options = self._task_options
         if settings is not self.settings:
-            manager = PluginManager(self.settings, clock=self.clock, app=self._app)
+            manager = PluginManager(self.settings, clock=self._plugin_clock, app=self._app)
             manager.load(self._arguments)
             options = manager.task_options()
             self._task_options = self.settings, options
@@ -215,7 +244,7 @@ class Components:
         return TaskOptions.read({**self.task_defaults, **explicit}, self.task_options)
 
     def _load_plugins(self) -> None:
-        manager = PluginManager(self.settings, clock=self.clock, app=self._app)
+        manager = PluginManager(self.settings, clock=self._plugin_clock, app=self._app)
         manager.load(self._arguments)
         self._plugins = manager
         try:
@@ -302,6 +331,7 @@ class Components:
             before = self._client, self.clock, self.ids, self.settings
             self._make_runner = make_runner
             self._client, self.clock, self.ids = None, clock, IdFactory(clock)
+            self._plugin_clock.clock = clock
             self.settings = replace(self.settings, result_backend="broker")
         try:
             yield
@@ -309,6 +339,7 @@ class Components:
             with self._lock:
                 replaced, self._make_runner = self._client, None
                 self._client, self.clock, self.ids, self.settings = before
+                self._plugin_clock.clock = self.clock
             if replaced is not None:
                 replaced.runner.close()
 

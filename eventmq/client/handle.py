@@ -817,11 +817,19 @@ def _queued_reason(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:
     waiting, running = int(queue.get("waiting", 1)) - 1, int(queue.get("running", 0))
     if queue.get("limits"):
         limits = f"the queue {name!r} is limited to {queue['limits']}"
-        return f"{limits}; {max(0, waiting)} others wait in it and {running} run{_attempt(info)}"
+        return f"{limits}; {_others(waiting)} in it and {_running(running)}{_attempt(info)}"
     if waiting <= 0 and not running and named:
         return f"no worker takes it from the queue {name!r}; does a worker know the task {task!r}?"
-    backlog = f"{max(0, waiting)} others wait in the queue {name!r} and {running} run"
+    backlog = f"{_others(waiting)} in the queue {name!r} and {_running(running)}"
     return f"{backlog}; workers that serve it: {len(serving)}{_attempt(info)}"
+
+
+def _others(waiting: int) -> str:
+    return "1 other waits" if waiting == 1 else f"{max(0, waiting)} others wait"
+
+
+def _running(jobs: int) -> str:
+    return "1 runs" if jobs == 1 else f"{jobs} run"
 
 
 def _accepts(worker: Mapping[str, Any], task: str) -> bool:

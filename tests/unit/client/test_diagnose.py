@@ -51,6 +51,8 @@ def test_a_job_behind_others_says_how_many() -> None:
     reason = "3 others wait in the queue 'mail' and 2 run; workers that serve it: 1"
     assert said() == f"is still queued after 10.0 s: {reason}"
     assert said(attempt=3).endswith("1 (attempt 3)")
+    reason = "1 other waits in the queue 'mail' and 1 runs; workers that serve it: 1"
+    assert said(queues=[{**QUEUE, "waiting": 2, "running": 1}]).endswith(reason)
 
 
 def test_a_job_that_idle_workers_leave_alone_names_its_task() -> None:

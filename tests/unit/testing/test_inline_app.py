@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from configparser import ConfigParser
 from datetime import datetime, timedelta, timezone
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from eventmq import chord
+from eventmq import chord, hookimpl
 from eventmq.app import EventMQ
+from eventmq.clock import SystemClock
 from eventmq.errors import (
     JobCancelled,
     JobFailed,
@@ -374,6 +376,35 @@ def test_the_app_is_afterwards_as_it_was():
         assert app.settings.result_backend == "memory"
         assert before.get() == 1
         assert add.delay(3).get() == 3
+
+
+def test_plugins_that_a_test_has_loaded_read_the_machine_s_clock_afterwards():
+    """The store of a broker that the app starts then is one of them."""
+    clocks = []
+
+    class Timed:
+        def __init__(self, context):
+            clocks.append(context.clock)
+
+        def delay(self, failure):
+            return 0.0
+
+    class Plugin:
+        @hookimpl
+        def eventmq_retry_policies(self):
+            return {"timed": Timed}
+
+    with EventMQ("mine", plugins=[Plugin()]) as app:
+        with use_app(app) as inline:
+            app.plugins.retry_policy("timed", {})
+            inline.travel(86_400)
+            [clock] = clocks
+            assert clock.now() > time.time() + 80_000
+        before = time.time(), time.monotonic()
+        assert before[0] <= clock.now() <= time.time()
+        assert before[1] <= clock.monotonic() <= time.monotonic()
+        assert SystemClock.boot_id() == clock.boot_id()
+        assert clock.boottime() <= SystemClock.boottime()
 
 
 def test_an_app_in_a_test_connects_to_nothing():
