@@ -101,11 +101,13 @@ def _running(
 
 
 @contextlib.contextmanager
-def redis(folder: Path) -> Iterator[Server]:
-    """Redis with its defaults: data is not synced when a call returns."""
+def redis(folder: Path, fsync: str = "") -> Iterator[Server]:
+    """Redis with its defaults: data is not synced when a call returns; or with ``appendfsync``."""
     port = free_port()
     command = [program("redis-server", "redis-server"), "--port", str(port), "--bind", "127.0.0.1",
                "--dir", str(folder)]  # fmt: skip
+    if fsync:
+        command += ["--save", "", "--appendonly", "yes", "--appendfsync", fsync]
     with _running(command, folder, lambda: _answers(port)) as process:
         yield Server(f"redis://127.0.0.1:{port}/0", process.pid)
 
@@ -219,6 +221,7 @@ SERVERS: dict[str, Callable[[Path], contextlib.AbstractContextManager[Server]]] 
     **{server.__name__: server for server in (redis, rabbitmq, postgresql, none, eventmq)},
     **{f"eventmq-{name}": partial(eventmq, durability=name) for name in ("relaxed", "memory")},
     "eventmq-postgresql": eventmq_on_postgresql,
+    **{f"redis-{fsync}": partial(redis, fsync=fsync) for fsync in ("always", "everysec")},
 }
 
 #: Debian's package of a server.
