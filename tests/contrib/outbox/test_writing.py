@@ -56,9 +56,10 @@ def test_sessions_and_connections_of_sqlalchemy_write(shop, app, kind):
     assert [(job.id, "")] == shop.rows()
 
 
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 @pytest.mark.parametrize("kind", ["session", "connection"])
-def test_asynchronous_sessions_and_connections_of_sqlalchemy_write(database_url, app, kind):
-    url = database_url.replace("postgresql://", "postgresql+psycopg://")
+def test_asynchronous_sessions_and_connections_of_sqlalchemy_write(database_url, app, kind, driver):
+    url = database_url.replace("postgresql://", f"postgresql+{driver}://")
 
     async def write():
         engine = create_async_engine(url)
