@@ -97,9 +97,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         mailbox = self.connection.mailboxes.get(queue)
         kind = self.typeof(exchange)
         if mailbox is None:
-            self.connection.bindings.set(
-                exchange, kind.prepare_bind(queue, exchange, routing_key, None), bound=True
-            )
+            binding = kind.prepare_bind(queue, exchange, routing_key, None)
+            self.connection.bindings.set(exchange, binding, bound=True)
         elif kind.type == "topic":
             pattern = kind.key_to_pattern(routing_key)
 
@@ -185,12 +184,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         delivery_info.update(exchange=exchange, routing_key=routing_key)
         body, queues = encode(message), {routing_key}
         if exchange:
-            kind, known = self.typeof(exchange), self.state.exchanges.get(exchange)
-            transient = known is not None and not known["durable"]
-            table = () if transient else self.get_table(exchange)
-            queues = set(kind.lookup(table, exchange, routing_key, None))
-            if transient or not queues or kind.type == "fanout":
-                self._broadcast(_topic(exchange, routing_key), body)
+            self._broadcast(_topic(exchange, routing_key), body)  # for mailboxes, of any process
+            durable = self.state.exchanges.get(exchange, {}).get("durable", True)
+            queues = set(self._lookup(exchange, routing_key)) if durable else set()
         for queue in sorted(queues):
             headers = headers_of(message, delay=self.connection.delays)
             self._app.send_raw(queue, body, headers)

@@ -85,8 +85,11 @@ def test_messages_are_acknowledged_rejected_and_requeued_one_by_one(connection, 
     assert again.payload == {"n": 0}
     assert again.delivery_info["redelivered"]
     again.ack()
-    until(lambda: row(connection, queue)["failed"] == 1, "the rejected one is kept")
-    assert row(connection, queue)["waiting"] == row(connection, queue)["running"] == 0
+
+    def counts():
+        return [row(connection, queue)[name] for name in ("failed", "waiting", "running")]
+
+    until(lambda: counts() == [1, 0, 0], "the rejected one is kept, the others have ended")
 
 
 def test_a_prefetch_limits_what_is_unacknowledged_and_can_change(connection, queue):
@@ -184,6 +187,19 @@ if "unbind" in sys.argv:
     assert row(connection, queue)["waiting"] == 2
     publish_from("unbind")
     assert row(connection, queue)["waiting"] == 2
+
+
+def test_a_queue_that_lasts_takes_nothing_from_those_of_connections(connection, url):
+    """As a collector of events beside ``celery events``."""
+    exchange = Exchange(uuid4().hex, "topic")
+    lasting = Queue(f"{exchange.name}.1", exchange, routing_key="#")
+    monitor = Queue(f"{exchange.name}.2", exchange, routing_key="#", auto_delete=True)
+    lasting(connection.default_channel).declare()
+    with Connection(url) as other:
+        taker = Taker(other, monitor, no_ack=True)
+        Producer(connection.default_channel).publish(1, exchange=exchange, routing_key="task.sent")
+        assert [1] == [message.payload for message in taker.take()]
+    assert row(connection, lasting)["waiting"] == 1
 
 
 def test_queues_of_a_connection_get_what_others_publish(connection, url):
