@@ -1,0 +1,139 @@
+"""Looks at built pages as readers do: nothing wider than the window, and the search finds the page.
+
+``python -m tests.support.built_pages HTML`` prints what is wrong, and ends with 1 then.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from playwright.sync_api import sync_playwright
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+#: Widths of windows, in pixels.
+WIDTHS = (1280, 400)
+
+#: Pages without text of ours.
+GENERATED = {"genindex.html", "search.html", "py-modindex.html"}
+
+#: What a reader types -> the page that has to be among the first two results.
+QUERIES = {
+    "retry": "retries",
+    "how do I retry": "retries",
+    "is it idempotent": "retries",
+    "visibility timeout": "retries",
+    "why is my job stuck": "troubleshooting",
+    "job stuck": "troubleshooting",
+    "lost job": "troubleshooting",
+    "how do I upgrade": "upgrade",
+    "dead letter": "replay-failed-jobs",
+    "result of a job": "arguments-and-results",
+    "cancel a job": "stop-jobs",
+    "time limit": "stop-jobs",
+    "memory leak": "stop-jobs",
+    "rate limit": "limit-jobs",
+    "debounce": "unique-jobs",
+    "cron": "schedules",
+    "progress": "streams",
+    "chord": "compose-jobs",
+    "priority": "order-jobs",
+    "test tasks": "test-your-tasks",
+    "systemd": "production-workers",
+    "autoscale": "production-workers",
+    "docker": "containers",
+    "kubernetes": "containers",
+    "dashboard": "dashboard",
+    "logs": "read-the-log",
+    "sentry": "report-errors-to-sentry",
+    "opentelemetry": "trace-jobs",
+    "backup": "look-after-the-store",
+    "failover": "run-several-brokers",
+    "fastapi": "fastapi",
+    "flask": "flask",
+    "django transaction": "django",
+    "celery": "coming-from-celery",
+    "javascript": "clients-in-other-languages",
+    "windows": "overview",
+    "exactly once": "overview",
+}
+
+#: Names of tables and images that stick out of their page.
+_WIDER = """() => {
+    const right = document.querySelector("article").getBoundingClientRect().right + 8;
+    const wider = (e) =>
+        e.getBoundingClientRect().right > right || e.scrollWidth > e.clientWidth + 2;
+    const names = [...document.querySelectorAll("article :is(.table-wrapper, img)")]
+        .filter(wider)
+        .map((e) => e.src || e.innerText.slice(0, 40));
+    if (document.documentElement.scrollWidth > innerWidth + 1) names.push("the page");
+    return names;
+}"""
+
+_RESULTS = '[...document.querySelectorAll("#search-results li > a")].slice(0, 4).map((a) => a.href)'
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A browser that has left does not matter."""
+
+
+def wide(browser: Browser, folder: Path) -> Iterator[str]:
+    """Yield what is wider than its page."""
+    paths = sorted(set(folder.rglob("*.html")) - set((folder / "_static").rglob("*.html")))
+    paths = [path for path in paths if path.name not in GENERATED]
+    assert len(paths) > 50, f"{folder} has only {len(paths)} pages"
+    for width in WIDTHS:
+        tab = browser.new_page(viewport={"width": width, "height": 900})
+        for path in paths:
+            tab.goto(path.as_uri())
+            for name in tab.evaluate(_WIDER):
+                yield f"{path.relative_to(folder)}, {width} pixels: {name!r} is too wide"
+        tab.close()
+
+
+def astray(browser: Browser, folder: Path) -> Iterator[str]:
+    """Yield the queries whose page is not among the first results."""
+    server = _Server(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    tab = browser.new_page()
+    for query, name in QUERIES.items():
+        tab.goto(f"http://127.0.0.1:{server.server_port}/search.html?q={quote(query)}")
+        tab.wait_for_selector("#search-results .search-summary:not(:empty)")
+        found = [address.partition("#")[0] for address in tab.evaluate(_RESULTS)]
+        pages = [Path(address).stem for address in dict.fromkeys(found)]
+        if name not in pages[:2]:
+            yield f"search for {query!r}: {name} is not among the first two of {pages}"
+    server.shutdown()
+    server.server_close()
+
+
+def main(folder: Path) -> int:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        wrong = [*wide(browser, folder), *astray(browser, folder)]
+        browser.close()
+    for line in wrong:
+        print(line)
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
