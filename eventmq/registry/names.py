@@ -56,7 +56,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9+._-]*")
+#: Matches a name. A slash is for content types, such as ``application/json``.
+_NAME = re.compile(r"[a-z0-9][a-z0-9+._-]*(/[a-z0-9][a-z0-9+._-]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ class Registry(Generic[T]):
         """
         subject = f"{self.kind.name} {name!r}"
         if not _NAME.fullmatch(name):
-            raise HookError(f"{subject}: a name has small letters, digits and + . _ - only")
+            raise HookError(f"{subject}: a name has small letters, digits and + . _ - / only")
         if not callable(factory):
             raise HookError(
                 f"{subject}: the factory cannot be called, it is {type(factory).__name__}"

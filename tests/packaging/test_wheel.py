@@ -95,6 +95,7 @@ def test_the_wheel_brings_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFi
         "[console_scripts]",
         "eventmq = eventmq.cli:main",
         "[eventmq]",
+        "celery = eventmq_contrib.celery",
         "dashboard = eventmq_contrib.dashboard",
         "emp = eventmq_contrib.gateways.emp",
         "journal = eventmq_contrib.journal",

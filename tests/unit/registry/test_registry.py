@@ -53,10 +53,16 @@ def test_a_name_like_no_other_gets_the_list():
         Registry(QUEUE_STORE).find("x")
 
 
-@pytest.mark.parametrize("name", ["", "Json", "a b", "a://b", "-a"])
+@pytest.mark.parametrize("name", ["", "Json", "a b", "a://b", "-a", "/a", "a/", "a/b/c"])
 def test_a_name_that_could_not_be_chosen_is_refused(name):
     with pytest.raises(HookError, match="small letters"):
         Registry(SERIALIZER).add(name, make, "a")
+
+
+def test_a_content_type_is_a_name():
+    registry = Registry(SERIALIZER)
+    registry.add("application/json", make, "a")
+    assert registry.find("application/json").name == "application/json"
 
 
 def test_a_factory_must_be_callable():

@@ -1,0 +1,267 @@
+"""Bridge from Celery: an EventMQ worker runs what Celery clients have sent.
+
+A message of Celery (protocol 2, in a job of `eventmq_contrib.kombu`) becomes a job of the task with
+all of its options, followed by a job that reports the outcome to Celery: result, callbacks, and the
+chain or chord that it belongs to. Both are one graph, so an outcome is not lost with a worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import weakref
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq import BrokerUnavailable, EventMQError, JobCancelled, SerializationError
+from eventmq.errors import PluginError
+from eventmq.sdk import read_options
+from eventmq_contrib.extras import need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from eventmq import EventMQ
+    from eventmq.sdk import Envelope, JobContext, PluginContext
+
+__all__ = [
+    "Bridge", "MessageReader", "declare_reports", "make_bridge", "make_serializer",
+    "report_failure", "report_success",
+]  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+#: Names of the tasks that report to Celery.
+SUCCEEDED, FAILED = "eventmq_contrib.celery.succeeded", "eventmq_contrib.celery.failed"
+
+#: How often a report is retried, by default with growing pauses of up to ten minutes.
+RETRIES = 20
+
+#: Attempts to submit a job while the broker is away, each as long as ``submit_timeout``.
+ATTEMPTS = 20
+
+#: Header of a job with the id of its task in Celery.
+HEADER = "celery-id"
+
+
+class _Message(NamedTuple):
+    """A message of Celery, and the job that brought it."""
+
+    job_id: str
+    request: dict[str, Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+#: The message of the running job: read as its arguments, used by the middleware.
+_read: ContextVar[_Message | None] = ContextVar("celery_message", default=None)
+
+
+class MessageReader:
+    """Serializer of jobs that are messages of Celery; reads only.
+
+    Args:
+        content_type: The content type.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        self._content_type = content_type
+
+    def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
+        """Raise `SerializationError`: kombu makes these messages."""
+        raise SerializationError(f"{self._content_type} is for messages that Celery sent")
+
+    def decode(self, data: bytes, envelope: Envelope) -> Any:
+        """Read a message, and leave it to the middleware; return no arguments.
+
+        Raises:
+            SerializationError: It is no message of protocol 2.
+        """
+        from kombu.message import Message
+
+        from eventmq_contrib.kombu.messages import decode
+
+        fields = decode(data)
+        headers, properties = fields["headers"], fields["properties"]
+        try:
+            message = Message(
+                body=fields["body"], content_type=fields["content-type"], headers=headers,
+                content_encoding=fields["content-encoding"], accept={self._content_type},
+            )  # fmt: skip
+            args, kwargs, embed = message.decode()
+            request = {**headers, **embed, "priority": properties.get("priority")}
+            _read.set(_Message(envelope.job_id, {**request, "id": request["id"]}, args, kwargs))
+        except Exception as error:
+            raise SerializationError(
+                f"job {envelope.job_id} is no message of Celery with task_protocol 2: {error}"
+            ) from error
+        return [], {}
+
+
+class Bridge:
+    """Middleware ``celery``: submits the job that a message of Celery asks for.
+
+    Args:
+        app: The app.
+        path: The app of Celery, as ``module:attribute``.
+    """
+
+    def __init__(self, app: EventMQ, path: str) -> None:
+        self._app = weakref.ref(app)
+        self._path = path
+
+    def execute(self, job: JobContext, proceed: Callable[[], Any]) -> Any:
+        """Run a job; for a message of Celery, submit its job instead."""
+        message = _read.get()
+        if message is None or message.job_id != job.id:
+            return proceed()
+        _read.set(None)
+        app = self._app()
+        assert app is not None  # noqa: S101 - it runs the job
+        try:
+            graph = _graph(app, job, message)
+            for attempt in range(ATTEMPTS):
+                try:
+                    job.check()
+                    graph.delay()
+                    break
+                except BrokerUnavailable as error:
+                    logger.warning("the job of task %s cannot be submitted: %s", job.task, error)
+                    if attempt == ATTEMPTS - 1:
+                        raise
+        except (EventMQError, TypeError) as error:
+            kind = type(error)
+            described = {
+                "state": "cancelled" if isinstance(error, JobCancelled) else "failed",
+                "type": f"{kind.__module__}.{kind.__qualname__}", "message": str(error),
+                "traceback": "",
+            }  # fmt: skip
+            report_failure(_load(self._path), described, message.request)
+            raise
+
+
+def _graph(app: EventMQ, job: JobContext, message: _Message) -> Any:
+    """Return the job of a message, and those that report its outcome."""
+    request, task = message.request, app.tasks[job.task]
+    hard, soft = request.get("timelimit") or (None, None)
+    options: dict[str, Any] = {
+        "queue": job.queue if task.declared.queue is None else None, "timeout": hard,
+        "soft_timeout": soft, "priority": request["priority"], "headers": {HEADER: request["id"]},
+        "expires": _moment(request.get("expires")), "eta": _moment(request.get("eta")),
+    }  # fmt: skip
+    chosen = {name: value for name, value in options.items() if value is not None}
+    call = task.options(**chosen).s(*message.args, **message.kwargs)
+    more: Any = {"queue": job.queue, "retries": RETRIES, "ignore_result": True}
+    failed, succeeded = (app.signature(name, request, options=more) for name in (FAILED, SUCCEEDED))
+    return call.on_error(failed) | succeeded
+
+
+def _moment(text: str | None) -> datetime | None:
+    if not text:
+        return None
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def declare_reports(app: EventMQ) -> None:
+    """Declare the tasks that report outcomes to Celery."""
+    path = app.settings.plugin_options.get("celery", {}).get("app", "")
+
+    @app.task(name=SUCCEEDED)
+    def succeeded(result: Any, request: dict[str, Any]) -> None:
+        report_success(_load(path), result, request)
+
+    @app.task(name=FAILED)
+    def failed(error: dict[str, str], request: dict[str, Any]) -> None:
+        report_failure(_load(path), error, request)
+
+
+def report_success(celery: Any, result: Any, request: Mapping[str, Any]) -> None:
+    """Do what Celery's worker does after a task: store its result, and send what follows it.
+
+    Args:
+        celery: The app of Celery.
+        result: Result of the task.
+        request: Headers of its message, callbacks, chain and chord.
+    """
+    from celery.app.trace import ExceptionInfo, build_tracer
+
+    task = type("Reported", (celery.Task,), {"name": request["task"]})()
+    task.bind(celery)
+    task.run = lambda: result
+    outcome = build_tracer(task.name, task, app=celery)(request["id"], (), {}, {**request})
+    if isinstance(outcome.retval, ExceptionInfo) and outcome.info is None:
+        raise outcome.retval.exception  # it could not be reported
+
+
+def report_failure(celery: Any, error: Mapping[str, str], request: Mapping[str, Any]) -> None:
+    """Store the failure of a task, and send what follows it.
+
+    Args:
+        celery: The app of Celery.
+        error: State, type, message and traceback.
+        request: As for `report_success`.
+    """
+    from celery.app.task import Context
+
+    context, stored = Context(request), not request.get("ignore_result")
+    if error["state"] in {"cancelled", "expired"}:
+        celery.backend.mark_as_revoked(
+            request["id"], error["message"] or error["state"], request=context, store_result=stored
+        )
+        return
+    module, _, name = error["type"].rpartition(".")
+    described = {"exc_type": name, "exc_module": module, "exc_message": [error["message"]]}
+    exception = celery.backend.exception_to_python(described)
+    celery.backend.mark_as_failure(
+        request["id"], exception, error["traceback"], request=context, store_result=stored
+    )
+
+
+def _load(path: str) -> Any:
+    """Return the app of Celery, and make the scheme of its broker known."""
+    import eventmq_contrib.kombu  # noqa: F401 - for the scheme
+
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of the plugin.
+
+    Attributes:
+        app: The app of Celery, as ``module:attribute``: its result backend gets the results.
+    """
+
+    app: str = ""
+
+
+def make_bridge(context: PluginContext) -> Bridge:
+    """Return the middleware.
+
+    Raises:
+        PluginError: An option or a setting is wrong, or Celery is missing.
+    """
+    path = read_options(context, Options).app
+    module, _, attribute = path.partition(":")
+    if not module or not attribute.isidentifier():
+        raise PluginError(f"option 'app' is {path!r}; allowed is the app of Celery, as 'shop:app'")
+    need("celery", user="the middleware 'celery'", extra="celery")
+    if "application/json" not in context.app.settings.accept_content:
+        raise PluginError("messages of Celery need 'application/json' in accept_content")
+    return Bridge(context.app, path)
+
+
+def make_serializer(context: PluginContext) -> MessageReader:
+    """Return the reader of a content type.
+
+    Raises:
+        PluginError: The middleware that the messages are for is not used, or Celery is missing.
+    """
+    need("celery", user=f"the content type {context.name!r}", extra="celery")
+    if "celery" not in context.app.settings.middleware:
+        raise PluginError("messages of Celery need 'celery' in the setting middleware")
+    return MessageReader(context.name)

@@ -1,0 +1,119 @@
+"""Celery clients and workers and EventMQ clients and workers call each other's tasks."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from celery import chain, chord, group
+from celery.exceptions import TaskRevokedError
+
+from tests.support.system import DEADLINE, until
+
+
+def call(old, name, *args, **options):
+    return old.send_task(name, args, **options)
+
+
+def sign(old, name, *args, **options):
+    return old.signature(name, args=args, app=old, **options)
+
+
+def test_a_celery_client_calls_a_task_of_eventmq(old, workers):
+    result = call(old, "shop.add", 2, 3)
+    assert (result.get(timeout=DEADLINE), result.state) == (5, "SUCCESS")
+    start = time.monotonic()
+    assert call(old, "shop.add", 2, 3, countdown=1).get(timeout=DEADLINE) == 5
+    assert time.monotonic() - start >= 1
+
+
+def test_options_of_the_task_hold_for_a_celery_client(old, workers):
+    """Its retries and its limit, which Celery's message does not have."""
+    assert [2, "new", ["a"]] == call(old, "shop.retried", "a").get(timeout=DEADLINE)
+    result = call(old, "shop.fail", "no book")
+    with pytest.raises(Exception, match="no book") as caught:
+        result.get(timeout=DEADLINE)
+    assert type(caught.value).__name__ == "NoStock"
+    assert "raise NoStock(name)" in result.traceback
+    hanging = call(old, "shop.hang")
+    with pytest.raises(Exception, match="timeout"):
+        hanging.get(timeout=DEADLINE)
+
+
+def test_wrong_arguments_come_back_as_an_error(old, new, workers):
+    with pytest.raises(Exception, match="missing"):
+        call(old, "shop.add", 1).get(timeout=DEADLINE)
+    with pytest.raises(Exception, match="expected int"):
+        call(old, "shop.typed", "many").get(timeout=DEADLINE)
+
+
+def test_a_task_of_eventmq_in_a_canvas_of_celery(old, workers):
+    adds = [sign(old, "shop.add", n, n) for n in range(4)]
+    assert [0, 2, 4, 6] == group(adds, app=old).delay().get(timeout=DEADLINE)
+    assert chord(adds, sign(old, "old.total"), app=old).delay().get(timeout=DEADLINE) == 12
+    linked = chain(sign(old, "shop.add", 1, 1), sign(old, "shop.add", 3), app=old)
+    assert linked.delay().get(timeout=DEADLINE) == 5
+    failing = chord([*adds, sign(old, "shop.fail", "x")], sign(old, "old.total"), app=old)
+    with pytest.raises(Exception, match="x"):
+        failing.delay().get(timeout=DEADLINE)
+
+
+def test_links_of_celery(old, workers, system):
+    result = call(old, "shop.add", 1, 2, link=sign(old, "old.note", f"link {workers}"))
+    result.get(timeout=DEADLINE)
+    text = f"(3, 'link {workers}')"
+    until(lambda: system.record.exists() and text in system.record.read_text(), "the link ran")
+
+
+def test_a_cancelled_job_is_a_revoked_task(old, new, workers):
+    result = call(old, "shop.wait")
+    until(lambda: running(new), "it runs")
+    new.cancel(running(new)[0])
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=DEADLINE)
+
+
+def running(new):
+    rows = new.ask("jobs", {"queue": "new", "state": "running"})["jobs"]
+    ids = [row["id"] for row in rows if row["task"] == "shop.wait"]
+    return [each for each in ids if "celery-id" in new.job(each).info()["headers"]]
+
+
+def test_a_task_without_result_runs_and_stores_none(old, workers):
+    result = call(old, "shop.add", 1, 2, ignore_result=True)
+    assert call(old, "shop.add", 1, 2).get(timeout=DEADLINE) == 3
+    assert result.state == "PENDING"
+
+
+def test_a_task_of_eventmq_calls_one_of_celery(old, new, workers):
+    task_id = new.send("shop.call_old", ([1, 2, 3],), queue="new").get(timeout=DEADLINE)
+    assert old.AsyncResult(task_id).get(timeout=DEADLINE) == 6
+
+
+def test_a_task_of_celery_calls_one_of_eventmq(old, workers):
+    task_id = call(old, "old.call_new", 4, 5).get(timeout=DEADLINE)
+    assert old.AsyncResult(task_id).get(timeout=DEADLINE) == 9
+
+
+def test_an_eventmq_client_calls_a_moved_task(new, workers):
+    assert new.send("shop.add", (2, 3), queue="new").get(timeout=DEADLINE) == 5
+
+
+def test_a_state_is_the_progress_of_the_job(new, workers):
+    job = new.send("shop.report", queue="new")
+    until(lambda: job.info().get("progress"), "a progress")
+    progress = job.info()["progress"]
+    assert (progress["done"], progress["total"]) == (3, 4)
+    assert json.loads(progress["note"]) == {"state": "PROGRESS", "step": "zip"}
+
+
+def test_pickle_is_refused_and_kept(old, new, workers):
+    result = call(old, "shop.add", 1, 2, serializer="pickle")
+    until(lambda: any(kept(new)), "it is among the failed jobs")
+    assert result.state == "PENDING"
+
+
+def kept(new):
+    for row in new.ask("failed", {"queue": "new"})["failed"]:
+        yield "application/x-python-serialize" in str(row["error"])
