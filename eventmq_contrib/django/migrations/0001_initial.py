@@ -30,14 +30,7 @@ class Migration(migrations.Migration):
     operations: ClassVar = [
         migrations.CreateModel(
             name="OutboxJob",
-            fields=[
-                ("seq", models.BigAutoField(primary_key=True, serialize=False)),
-                *((name, models.TextField()) for name in ("job_id", "queue", "headers")),
-                ("body", models.BinaryField()),
-                ("ordering_key", models.TextField()),
-                ("created", models.FloatField()),
-                ("error", models.TextField()),
-            ],
+            fields=[("seq", models.BigAutoField(primary_key=True))],  # the others are not managed
             options={
                 "db_table": TABLE,
                 "managed": False,
