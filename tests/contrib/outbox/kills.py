@@ -5,6 +5,9 @@ the worker records the numbers of the jobs that it runs. In the end each order i
 run, and nothing else::
 
     python -m tests.contrib.outbox.kills --kills 1000
+
+With ``--inbox`` there are no relays: two brokers share a store in the same database, and the one
+that owns it reads the rows.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq import EventMQ
 from eventmq_contrib import outbox
-from tests.support.postgres import Home, Server
+from tests.support.postgres import Home, Server, free_port
 from tests.support.system import until
 
 if TYPE_CHECKING:
@@ -100,20 +103,31 @@ class Outcome(NamedTuple):
 
 
 class Drive:
-    """The processes: one application, two relays, a broker and a worker."""
+    """The processes: one application, two relays and a broker, or two brokers, and a worker."""
 
-    def __init__(self, folder: Path, server: Server, chance: random.Random) -> None:
+    def __init__(
+        self, folder: Path, server: Server, chance: random.Random, *, inbox: bool = False
+    ) -> None:
         self._folder, self._server, self._chance = folder, server, chance
         self._database = server.new_database()
         for statement in outbox.DDL["postgresql"]:
             self.sql(statement)
         self.sql("CREATE TABLE orders (number BIGINT PRIMARY KEY)")
         (folder / "shop.py").write_text(SHOP)
-        self._address = "tcp://127.0.0.1:0"
+        self._stores: list[str] = []
+        if inbox:
+            url = server.url(self._database)
+            self._stores = ["--store", url, "--store-option", "inbox=true"]
+        self._victims = ["broker 1", *(["broker 2"] if inbox else ["relay 1", "relay 2"])]
+        addresses = {
+            name: f"tcp://127.0.0.1:{free_port()}" for name in self._victims if "broker" in name
+        }
+        self._address = ",".join(addresses.values())
         self._starts = 0
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._commands: dict[str, Callable[[], list[str]]] = {
-            "broker": lambda: self._eventmq("broker", "--bind", self._address),
+            "broker 1": lambda: self._broker("1", addresses["broker 1"]),
+            "broker 2": lambda: self._broker("2", addresses["broker 2"]),
             "worker": lambda: self._eventmq(
                 "worker", "-A", "shop", "--broker", self._address, "--pool", "threads", "-c", "4"
             ),
@@ -131,9 +145,18 @@ class Drive:
     def _eventmq(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "eventmq", *arguments]
 
+    def _broker(self, number: str, address: str) -> list[str]:
+        data = ["--data-dir", f"broker{number}"]
+        return self._eventmq("broker", "--bind", address, *data, *self._stores)
+
     def _relay(self) -> list[str]:
         url = self._server.url(self._database)
         return self._eventmq("outbox", "relay", "--database", url, "--broker", self._address)
+
+    def start_all(self) -> None:
+        """Start all processes."""
+        for name in (*self._victims, "worker", "application"):
+            self.start(name)
 
     def start(self, name: str) -> None:
         """Start a process and wait until it is ready."""
@@ -151,8 +174,6 @@ class Drive:
         assert process.stdout is not None
         line = next((line for line in process.stdout if "ready" in line), None)
         assert line is not None, (self._folder / "log").read_text()[-5000:]
-        if name == "broker":
-            self._address = next(w for w in line.split() if "tcp://" in w).partition("=")[2]
 
     def end(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
         """Send a signal to a process; return its exit code."""
@@ -168,7 +189,7 @@ class Drive:
 
     def kill(self) -> str:
         """Kill a process at a random time, and start it again; return which it was."""
-        name = self._chance.choice(["application", "application", "relay 1", "relay 2", "broker"])
+        name = self._chance.choice(["application", "application", *self._victims])
         time.sleep(self._chance.random() * 0.2)  # the time of the kill is the point
         self.end(name)
         if name == "application":
@@ -185,7 +206,7 @@ class Drive:
                 lambda: not sum(row["waiting"] + row["running"] for row in app.ask("queues")),
                 "all jobs have run", DEADLINE,
             )  # fmt: skip
-        for name in ("relay 1", "relay 2"):
+        for name in self._victims[1:]:
             assert self.end(name, signal.SIGTERM) == 0
         orders = {row[0] for row in self.sql("SELECT number FROM orders")}
         runs = Counter(map(int, (self._folder / "record").read_text().split()))
@@ -202,15 +223,15 @@ class Drive:
 
 
 def run(
-    kills: int, seed: int, server: Server, tell: Callable[[str], None] = lambda _: None
-) -> Outcome:
+    kills: int, seed: int, server: Server, tell: Callable[[str], None] = lambda _: None,
+    *, inbox: bool = False,
+) -> Outcome:  # fmt: skip
     """Kill processes, and return what became of the orders."""
     counted: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="eventmq-outbox-") as folder:
-        drive = Drive(Path(folder), server, random.Random(seed))
+        drive = Drive(Path(folder), server, random.Random(seed), inbox=inbox)
         with contextlib.closing(drive):
-            for name in ("broker", "worker", "relay 1", "relay 2", "application"):
-                drive.start(name)
+            drive.start_all()
             for number in range(1, kills + 1):
                 counted[drive.kill()] += 1
                 if number % 50 == 0:
@@ -223,13 +244,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="kills around an outbox, with PostgreSQL")
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--inbox", action="store_true", help="two brokers read the table")
     options = parser.parse_args()
     home = Home()
     try:
         began = time.monotonic()
         outcome = run(
-            options.kills, options.seed, Server.make(home), lambda text: print(text, flush=True)
-        )
+            options.kills, options.seed, Server.make(home), lambda text: print(text, flush=True),
+            inbox=options.inbox,
+        )  # fmt: skip
         print(f"seed {options.seed}, {time.monotonic() - began:.0f} s: {outcome}", flush=True)
     finally:
         home.close()
