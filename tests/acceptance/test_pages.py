@@ -28,7 +28,7 @@ def test_the_middleware_on_its_page_works(tmp_path: Path) -> None:
 
 def test_the_module_on_the_page_for_users_of_celery_works_as_described(tmp_path: Path) -> None:
     names = write_files("howto/coming-from-celery.rst", tmp_path)
-    assert names == ["shop.py", "test_shop.py"]
-    ran = run_pytest(tmp_path)
+    assert {"shop.py", "test_shop.py"} < {*names}
+    ran = run_pytest(tmp_path, "test_shop.py")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "3 passed" in ran.stdout
