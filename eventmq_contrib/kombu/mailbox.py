@@ -18,7 +18,7 @@ __all__ = ["Inbox", "Mailbox"]
 
 
 class Inbox:
-    """Functions that deliver messages; its descriptor is readable while there are any.
+    """Functions that deliver a message, or return False; its descriptor is readable with any.
 
     Consumers and subscriptions add them in their threads, the thread of the connection calls them.
     """
@@ -27,10 +27,10 @@ class Inbox:
         self._reader, self._writer = socket.socketpair()
         self._reader.settimeout(0)
         self._writer.settimeout(0)
-        self._arrived: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._arrived: SimpleQueue[Callable[[], bool]] = SimpleQueue()
         self.fileno = self._reader.fileno
 
-    def put(self, deliver: Callable[[], None]) -> None:
+    def put(self, deliver: Callable[[], bool]) -> None:
         """Add a function, from any thread."""
         self._arrived.put(deliver)
         self._set()
@@ -39,7 +39,7 @@ class Inbox:
         with suppress(OSError):  # full, so it is readable; or closed
             self._writer.send(b"!")
 
-    def get(self, timeout: float | None) -> Callable[[], None]:
+    def get(self, timeout: float | None) -> Callable[[], bool]:
         """Return the next function.
 
         Raises:
@@ -98,15 +98,20 @@ class Mailbox:
         self._deliver = deliver
         self._inbox.put(self._flush)
 
-    def _read(self, subscription: Subscription, matches: Callable[[str], object]) -> None:
+    def _read(self, subscription: Subscription, matches: Callable[[str], object]) -> bool:
         while (message := subscription.poll()) is not None:
             if matches(message.topic):
                 self.messages.append(message.value)
-        self._flush()
+        return self._flush()
 
-    def _flush(self) -> None:
-        while self._deliver is not None and self.messages:
-            self._deliver(self.messages.popleft())
+    def _flush(self) -> bool:
+        """Deliver one message, and the others in the next turns."""
+        if self._deliver is None or not self.messages:
+            return False
+        self._deliver(self.messages.popleft())
+        if self.messages:
+            self._inbox.put(self._flush)
+        return True
 
     def close(self) -> None:
         """End all bindings. Idempotent."""

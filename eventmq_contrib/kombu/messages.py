@@ -19,6 +19,12 @@ __all__ = ["decode", "encode", "headers_of"]
 #: Version of the format; a later one cannot be read.
 VERSION = 1
 
+#: Properties of messages: those of AMQP that are not among the headers, and kombu's.
+PROPERTIES = frozenset({
+    "app_id", "cluster_id", "correlation_id", "delivery_info", "delivery_mode", "expiration",
+    "message_id", "priority", "reply_to", "timestamp", "type", "user_id",
+})  # fmt: skip
+
 #: Name of the task of a message that has none.
 NO_TASK = "kombu"
 
@@ -28,11 +34,12 @@ MAX_TASK = 200
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """Return the body of the job for a message as `Channel.prepare_message` makes it."""
-    body = message["body"]
+    body, properties = message["body"], message["properties"]
+    kept = {name: properties[name] for name in PROPERTIES & properties.keys()}
     about = [message[name] for name in ("content-type", "content-encoding", "headers")]
     text = isinstance(body, str)
     raw = body.encode() if text else bytes(body or b"")
-    return pack([VERSION, dumps([*about, message["properties"]]), text, raw])
+    return pack([VERSION, dumps([*about, kept]), text, raw])
 
 
 def decode(data: bytes) -> dict[str, Any]:

@@ -8,6 +8,7 @@ control, is a mailbox, which subscribes to topics. Nothing polls: see `mailbox.I
 from __future__ import annotations
 
 import logging
+import time
 from collections import OrderedDict
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -226,17 +227,18 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """Receive a delivery, in the thread of the consumer."""
         self.connection.inbox.put(partial(self._deliver, delivery))
 
-    def _deliver(self, delivery: Delivery) -> None:
+    def _deliver(self, delivery: Delivery) -> bool:
         taker, consumers = self._taker, self._consumers_of(delivery.queue)
         if taker is None:  # closed, and so it was handed back
-            return
+            return False
         if not consumers:
             taker.requeue(delivery)
-            return
+            return False
         no_ack, callback = consumers[0]
         message = self._message(taker, delivery, no_ack=no_ack)
         if message is not None:
             callback(message)
+        return message is not None
 
     def _message(self, taker: Consumer, delivery: Delivery, *, no_ack: bool) -> Any:
         """Return the message of a delivery; None if it is none, which fails the job."""
@@ -405,7 +407,9 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         Raises:
             TimeoutError: None arrived within ``timeout`` seconds.
         """
-        self.inbox.get(timeout)()
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while not self.inbox.get(timeout and min(timeout, max(end - time.monotonic(), 0.0)))():
+            pass
 
     def on_readable(self, connection: Transport, loop: Any) -> None:
         """Deliver what has arrived; the rest in the next iteration of the loop."""

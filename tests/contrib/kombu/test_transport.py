@@ -92,6 +92,13 @@ def test_messages_are_acknowledged_rejected_and_requeued_one_by_one(connection, 
     until(lambda: counts() == [1, 0, 0], "the rejected one is kept, the others have ended")
 
 
+def test_properties_that_amqp_has_not_are_left_out(connection, queue):
+    publish(connection, 1, queue, reply_to="me", correlation_id="7", signal=object())
+    (message,) = Taker(connection, queue).take()
+    assert (message.properties["reply_to"], message.properties["correlation_id"]) == ("me", "7")
+    assert "signal" not in message.properties
+
+
 def test_a_prefetch_limits_what_is_unacknowledged_and_can_change(connection, queue):
     for number in range(4):
         publish(connection, number, queue)

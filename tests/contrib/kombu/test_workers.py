@@ -165,6 +165,8 @@ def test_a_large_result(shop, pool):
 def test_remote_control(shop, pool):
     inspect = shop.control.inspect(timeout=2)
     assert inspect.ping() == {pool: {"ok": "pong"}}
+    for _ in range(3):  # with a destination, Celery looks once for its answer
+        assert shop.control.ping(destination=[pool], timeout=DEADLINE) == [{pool: {"ok": "pong"}}]
     assert {"celery", "second"} == {queue["name"] for queue in inspect.active_queues()[pool]}
     shop.control.add_consumer("third", destination=[pool], reply=True)
     assert call(shop, "add", 1, 1, queue="third").get(timeout=DEADLINE) == 2
