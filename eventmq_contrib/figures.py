@@ -1,4 +1,4 @@
-"""Figures of a broker for pages: rates and start delays of the last minute, lengths, and errors.
+"""Figures of a broker for pages: rates and start delays of the last minute, and their texts.
 
 Nothing here asks a broker, or knows how a page shows a figure.
 """
@@ -6,31 +6,37 @@ Nothing here asks a broker, or knows how a page shows a figure.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone, tzinfo
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from eventmq.cli import duration, printable, to_json
 from eventmq.sdk import decode_error
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+__all__ = [
+    "COUNTED", "History", "Sample", "arguments_of", "clock", "error_text", "figures_of",
+    "length_text", "number_text", "problems_of", "sample_of", "shown",
+]  # fmt: skip
 
-__all__ = ["COUNTED", "History", "Sample", "duration", "error_text", "sample_of"]
+Row = Mapping[str, Any]
 
 #: What is counted of jobs, beside ``ended`` for all ends.
 COUNTED: Final = ("submitted", "succeeded", "failed", "cancelled", "expired", "retried")
 
-#: Seconds over which a rate is taken: a rate of one second would jump.
-RATE_WINDOW: Final = 5.0
+#: Samples over which a rate is taken: that of the last two would jump.
+RATE_SAMPLES: Final = 6
+
+#: States of jobs of which a broker keeps the numbers.
+_STATES: Final = ("waiting", "running", "delayed", "blocked", "failed")
+
+#: Seconds for which samples are kept, and without one after which a history begins anew.
+HISTORY: Final = 90.0
+GAP: Final = 10.0
 
 #: Queues whose figures are kept, those with the most jobs.
 MAX_QUEUES: Final = 200
-
-#: Lowest number of seconds, the unit, and its seconds.
-_UNITS: Final = (
-    (86_400.0, "d", 86_400.0), (3600.0, "h", 3600.0), (60.0, "min", 60.0), (1.0, "s", 1.0),
-    (1e-4, "ms", 1e-3), (0.0, "us", 1e-6),
-)  # fmt: skip
 
 
 class Sample(NamedTuple):
@@ -52,10 +58,10 @@ class Sample(NamedTuple):
 
     def number(self, name: str, queue: str) -> int:
         """Return a number of ``counts``, 0 of an unknown queue."""
-        return self.counts[queue][name] if queue in self.counts else 0
+        return self.counts.get(queue, Counter())[name]
 
 
-def sample_of(answer: Mapping[str, Any], at: float, waiting: Mapping[str, int]) -> Sample:
+def sample_of(answer: Row, at: float, waiting: Mapping[str, int]) -> Sample:
     """Return the sample in an answer to ``metrics``.
 
     Args:
@@ -83,33 +89,23 @@ def sample_of(answer: Mapping[str, Any], at: float, waiting: Mapping[str, int]) 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Samples of a broker, the oldest first.
+    """Samples of a broker, the oldest first."""
 
-    Attributes:
-        seconds: For how long samples are kept.
-        samples: The samples.
-    """
-
-    seconds: float = 60.0
     samples: tuple[Sample, ...] = ()
 
-    def added(self, sample: Sample, gap: float = float("inf")) -> History:
+    def added(self, sample: Sample) -> History:
         """Return the history with another sample.
 
-        Args:
-            sample: The sample.
-            gap: Seconds without a sample after which a history begins anew, as it does when the
-                broker starts again or forgets a queue.
+        It begins anew after `GAP` without one, and when the broker starts again or forgets a queue.
         """
         kept = self.samples
         if kept:
             last, now = kept[-1], sample.counts[""]
             lower = any(now[name] < last.counts[""][name] for name in ("ended", *COUNTED))
-            if lower or last.epoch != sample.epoch or sample.at - last.at > gap:
+            if lower or last.epoch != sample.epoch or sample.at - last.at > GAP:
                 kept = ()
-        recent = [n for n, each in enumerate(kept) if each.at > sample.at - self.seconds]
-        first = max(0, recent[0] - 1) if recent else max(0, len(kept) - 1)
-        return History(self.seconds, (*kept[first:], sample))
+        recent = (each for each in kept if each.at >= sample.at - HISTORY)
+        return History((*recent, sample))
 
     def values(self, name: str, queue: str = "") -> list[float]:
         """Return a number by sample; of one queue, or of all."""
@@ -123,9 +119,7 @@ class History:
         """Return how many jobs a second were counted in the last seconds, None if unknown."""
         if len(self.samples) < 2:  # noqa: PLR2004 - a difference needs two
             return None
-        *others, last = self.samples
-        recent = (each for each in others if each.at >= last.at - RATE_WINDOW)
-        return _per_second(next(recent, others[-1]), last, name, queue)
+        return _per_second(self.samples[-RATE_SAMPLES:][0], self.samples[-1], name, queue)
 
     def start_delay(self, share: float) -> str:
         """Return what the start delay of a share of the jobs did not exceed, as text.
@@ -153,13 +147,41 @@ def _per_second(first: Sample, last: Sample, name: str, queue: str) -> float:
     return max(0, number) / max(last.at - first.at, 1e-3)
 
 
-def duration(seconds: float | None) -> str:
-    """Return a length in a suitable unit: ``37 us``, ``0.27 ms``, ``3 min``; "-" for None."""
-    if seconds is None:
+def figures_of(metrics: Row, history: History) -> dict[str, str]:
+    """Return the figures of a broker now as text, by name.
+
+    Args:
+        metrics: Its answer to ``metrics``.
+        history: Its history.
+    """
+    queues, workers = metrics["queues"], metrics["workers"]
+    oldest = max((row["oldest"] for row in queues), default=0.0)
+    used, slots = (sum(row[place] for row in workers) for place in (1, 2))
+    return {
+        **{name: number_text(sum(row[name] for row in queues)) for name in _STATES},
+        **{f"p{share}": history.start_delay(share / 100) for share in (50, 95, 99)},
+        "oldest": length_text(oldest),
+        "workers": number_text(len(workers)),
+        "slots": f"{used:,} of {slots:,}",
+    }
+
+
+def problems_of(queue: Row) -> list[str]:
+    """Return why the jobs of a queue may wait for long: ``paused``, ``no worker``."""
+    unserved = not queue["workers"] and (queue["waiting"] or queue["running"])
+    return ["paused"] * bool(queue["paused"]) + ["no worker"] * bool(unserved)
+
+
+def number_text(number: float | None) -> str:
+    """Return a number with separators, and a digit behind the point if it is small."""
+    if number is None:
         return "-"
-    _, unit, unit_seconds = next(each for each in _UNITS if seconds >= each[0] or not each[0])
-    number = seconds / unit_seconds
-    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"  # noqa: PLR2004
+    return f"{number:,.1f}" if 0 < number < 10 and number != int(number) else f"{number:,.0f}"  # noqa: PLR2004
+
+
+def length_text(seconds: float | None) -> str:
+    """Return a length of time in a suitable unit, "-" for none."""
+    return duration(seconds, 2) if seconds else "-"
 
 
 def error_text(error: Any) -> str:
@@ -167,3 +189,29 @@ def error_text(error: Any) -> str:
     if isinstance(error, bytes):
         error = decode_error(error) if error else None
     return f"{error.type.rpartition('.')[2]}: {error.message}".removeprefix(": ") if error else ""
+
+
+def arguments_of(info: Row) -> list[str]:
+    """Return the arguments of a job as text, one each, or why there are none."""
+    if info.get("args_note"):
+        return [info["args_note"]]
+    named = (info.get("kwargs") or {}).items()
+    texts = [f"{name}={to_json(value)}" for name, value in named]
+    return [*map(to_json, info.get("args") or ()), *texts]
+
+
+def shown(value: object) -> object:
+    """Return a value for a page: of a text, characters without a shape are shown escaped."""
+    if type(value) is str:
+        return printable(value, keep="\n\t")
+    return "" if value is None else value
+
+
+def clock(
+    timestamp: float | None, form: str = "%Y-%m-%d %H:%M:%S", zone: tzinfo | None = timezone.utc
+) -> str:
+    """Return a Unix time in UTC, another zone or local time (None); "" for none or too large."""
+    try:
+        return datetime.fromtimestamp(timestamp, zone).strftime(form) if timestamp else ""
+    except (ValueError, OverflowError, OSError):
+        return ""

@@ -17,10 +17,22 @@ if TYPE_CHECKING:
         NOT_FOUND,
         WRONG_USAGE,
         Command,
+        read_length,
         read_timestamp,
     )
     from eventmq.cli.hangup import at_hangup
-    from eventmq.cli.output import printable, show_object, show_rows, to_json
+    from eventmq.cli.inspect import history_of
+    from eventmq.cli.output import (
+        age,
+        cell_text,
+        column_widths,
+        duration,
+        printable,
+        show_object,
+        show_rows,
+        to_json,
+    )
+    from eventmq.cli.schedules import describe_trigger
     from eventmq.cli.target import (
         Found,
         Target,
@@ -30,6 +42,7 @@ if TYPE_CHECKING:
         takes_log_format,
         takes_target,
         takes_wide,
+        user,
     )
 
 __all__ = [
@@ -41,10 +54,17 @@ __all__ = [
     "Command",
     "Found",
     "Target",
+    "age",
     "at_hangup",
+    "cell_text",
+    "column_widths",
+    "describe_trigger",
+    "duration",
+    "history_of",
     "import_named",
     "main",
     "printable",
+    "read_length",
     "read_timestamp",
     "show_object",
     "show_rows",
@@ -54,21 +74,29 @@ __all__ = [
     "takes_target",
     "takes_wide",
     "to_json",
+    "user",
 ]
 
-_OUTPUT = frozenset({"printable", "show_object", "show_rows", "to_json"})
-
-_TARGET = frozenset({
-    "Found", "Target", "import_named", "takes_app", "takes_json", "takes_log_format",
-    "takes_target", "takes_wide",
-})  # fmt: skip
+#: Module -> the names that it has; all others are in `command`.
+_MODULES = {
+    "hangup": {"at_hangup"},
+    "inspect": {"history_of"},
+    "output": {
+        "age", "cell_text", "column_widths", "duration", "printable", "show_object", "show_rows",
+        "to_json",
+    },
+    "schedules": {"describe_trigger"},
+    "target": {
+        "Found", "Target", "import_named", "takes_app", "takes_json", "takes_log_format",
+        "takes_target", "takes_wide", "user",
+    },
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "output" if name in _OUTPUT else "target" if name in _TARGET else "command"
-    module = "hangup" if name == "at_hangup" else module
+    module = next((module for module, names in _MODULES.items() if name in names), "command")
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 

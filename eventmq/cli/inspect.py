@@ -52,6 +52,7 @@ __all__ = [
     "COMMANDS",
     "as_row",
     "draw_graph",
+    "history_of",
     "progress_of",
     "show_job",
     "takes_args",
@@ -549,7 +550,7 @@ def show_job(
         for name, value in (kwargs or {}).items():
             click.echo(f"    {printable(str(name))} = {printable(to_json(value))}")
     click.echo("\nhistory")
-    for timestamp, text in _history(info):
+    for timestamp, _, text in history_of(info):
         click.echo(f"    {local_time(timestamp)}  {printable(text)}")
     for attempt in attempts_of(info) if tracebacks else ():
         if attempt["traceback"]:
@@ -570,26 +571,31 @@ def _show_logs(logs: Sequence[Mapping[str, Any]] | None) -> None:
             click.echo(f"    {printable(line)}")
 
 
-def _history(info: Row) -> list[tuple[float, str]]:
-    """Return the history of a job, the earliest event first: Unix times and sentences."""
-    failed = info["state"] == "failed"
-    events = [(info["created"], f"submitted to queue {info['queue']}")]
+def history_of(info: Row) -> list[tuple[float, str, str]]:
+    """Return the history of a job, the earliest event first: Unix time, state and sentence.
+
+    Args:
+        info: Result of `Job.info`.
+    """
+    events = [(info["created"], "queued", f"submitted to queue {info['queue']}")]
     for row in attempts_of(info):
-        on_worker, elapsed = f" on {row['worker']}" if row["worker"] else "", row["ran"]
-        after = f" after {duration(elapsed)}" if elapsed else ""
-        text = f"attempt {row['attempt']} failed{on_worker}{after}: {row['error']}"
-        events.append((row["finished"] or 0.0, text))
-    if info["state"] == "delayed" and info["due"]:
-        events.append((info["due"], f"attempt {info['attempt']} is due"))
-    if info["state"] == "running" and info.get("leased"):
-        worker = info["worker"]
-        text = f"attempt {info['attempt']} handed to {worker}, {age(info['leased'])}"
-        events.append((info["leased"], text))
-    if info["finished"] and not failed:
-        elapsed = f" after {duration(info['ran'])}" if info["ran"] else ""
-        on_worker = f" on {info['worker']}" if info["worker"] else ""
-        events.append((info["finished"], f"{info['state']}{on_worker}{elapsed}"))
+        text = f"attempt {row['attempt']} failed{_where(row)}: {row['error'] or 'unknown'}"
+        events.append((row["finished"], "failed", text))
+    attempt, state = f"attempt {info['attempt']}", info["state"]
+    if state == "delayed":
+        events.append((info["due"], state, f"{attempt} is due"))
+    if state == "running" and info.get("leased"):
+        text = f"{attempt} handed to {info['worker']}, {age(info['leased'])}"
+        events.append((info["leased"], state, text))
+    if state != "failed":
+        events.append((info["finished"], state, f"{state}{_where(info)}"))
     return sorted((event for event in events if event[0]), key=lambda event: event[0])
+
+
+def _where(row: Row) -> str:
+    """Return where a job or an attempt ended, and how long it ran, as the end of a sentence."""
+    on_worker = f" on {row['worker']}" if row["worker"] else ""
+    return on_worker + (f" after {duration(row['ran'])}" if row["ran"] else "")
 
 
 def _alone(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,8 @@ __all__ = [
     "STATE_COLOURS",
     "age",
     "byte_size",
+    "cell_text",
+    "column_widths",
     "duration",
     "full_ids",
     "is_brief",
@@ -138,8 +140,14 @@ def local_time(timestamp: float) -> str:
     return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def _cell(column: str, value: object, *, full: bool) -> str:
-    """Return a value as text; times in full, or as ages."""
+def cell_text(column: str, value: object, *, full: bool = False) -> str:
+    """Return a value as text that a terminal shows as it is; "-" for none.
+
+    Args:
+        column: Name of its column, which tells Unix times and lengths of time from numbers.
+        value: The value.
+        full: Whether times are shown in full, else as ages.
+    """
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -199,7 +207,7 @@ def show_rows(
     if full:
         shown += [column for column in columns if column not in shown]
     shown.sort(key="error".__eq__)
-    cells = {name: [_cell(name, row.get(name), full=full) for row in rows] for name in shown}
+    cells = {name: [cell_text(name, row.get(name), full=full) for row in rows] for name in shown}
     if full:
         _show_plain(cells)
     else:
@@ -229,7 +237,7 @@ def _show_table(
     if "id" in shown:
         shown["id"] = _ends(shown["id"])
     width = shutil.get_terminal_size().columns
-    widths = _fit(shown, width, gives_way)
+    widths = column_widths(shown, width, gives_way)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name, size in widths.items():
         is_number = isinstance(sample.get(name), (int, float)) and name not in TIMES
@@ -257,10 +265,18 @@ def _ends(ids: Sequence[str]) -> list[str]:
     return [each[-size:] for each in ids]
 
 
-def _fit(
-    cells: Mapping[str, Sequence[str]], width: int, gives_way: Sequence[str]
+def column_widths(
+    cells: Mapping[str, Sequence[str]], width: int, gives_way: Sequence[str] = GIVES_WAY
 ) -> dict[str, int]:
-    """Return the widths of the columns that remain. Ids and headers are never cut."""
+    """Return the columns of a table that fit a terminal, with their widths in characters.
+
+    Ids and headers are never cut.
+
+    Args:
+        cells: Texts by column.
+        width: Characters of the terminal; two are left between columns.
+        gives_way: Columns that are dropped first, in this order.
+    """
     from rich.cells import cell_len
 
     natural_widths = {name: max(map(cell_len, (name, *each))) for name, each in cells.items()}
@@ -299,7 +315,7 @@ def show_object(value: Mapping[str, Any], *, as_json: bool) -> None:
                 click.echo(f"    {printable(line)}".rstrip())
         else:
             text = field.rstrip("\n") if isinstance(field, str) else field
-            cell = _cell(name, text, full=True)
+            cell = cell_text(name, text, full=True)
             if name in TIMES and cell != "-" and isinstance(field, (int, float)):
                 cell += f" ({age(field)})"
             elif name in _STATE_COLUMNS and cell in STATE_COLOURS:

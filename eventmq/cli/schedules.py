@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eventmq.policies import Timing
     from eventmq.schedule import Schedule
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "describe_trigger"]
 
 _COLUMNS = (
     "name", "task", "trigger", "queue", "enabled", "next", "next_local", "zone", "last",

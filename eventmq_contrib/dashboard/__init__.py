@@ -21,22 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATOR", "READ_ONLY", "User", "application", "eventmq_add_commands", "header_user"]
 
-_MODULES = {
-    "OPERATOR": "access",
-    "READ_ONLY": "access",
-    "User": "access",
-    "application": "mounting",
-    "header_user": "access",
-}
-
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used."""
-    if name in _MODULES:
-        for library in ("starlette", "jinja2"):
-            need(library, user=__name__, extra="dashboard")
-        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for library in ("starlette", "jinja2"):
+        need(library, user=__name__, extra="dashboard")
+    module = "mounting" if name == "application" else "access"
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
 @hookimpl

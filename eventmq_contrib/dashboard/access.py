@@ -19,7 +19,7 @@ import stat
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Final
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OPERATOR", "READ_ONLY", "Access", "BasicAccess", "FunctionAccess", "TokenAccess", "User",
-    "hash_password", "header_user", "read_passwords", "read_tokens",
+    "hash_password", "header_user", "sign",
 ]  # fmt: skip
 
 #: Looks at everything, except at arguments unless that is allowed, and acts on nothing.
@@ -71,11 +71,19 @@ class User:
         name: The name in the events and log lines of actions.
         role: `READ_ONLY` or `OPERATOR`.
         session: What the forms of this user are bound to, beside the name.
+
+    Raises:
+        SettingsError: There is no such role.
     """
 
     name: str
     role: str = READ_ONLY
     session: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        """Check the role."""
+        if self.role not in ROLES:
+            raise SettingsError(f"{self.role!r} is no role; allowed: {', '.join(ROLES)}")
 
     @property
     def is_operator(self) -> bool:
@@ -91,11 +99,13 @@ class Access(ABC):
 
     Attributes:
         secret: Key of the tokens of forms.
-        challenge: Value of WWW-Authenticate, "" for none.
+        challenge: Value of WWW-Authenticate, None for none.
+        token: Token that was made for this process, "" for none.
     """
 
     secret: bytes
-    challenge = ""
+    challenge: str | None = None
+    token = ""
 
     @abstractmethod
     async def user(self, request: Request) -> User | None:
@@ -105,15 +115,16 @@ class Access(ABC):
         """Read the files of the access again; after an error the old ones remain in use."""
 
 
-def _sign(key: bytes, text: str) -> str:
+def sign(key: bytes, text: str) -> str:
+    """Return the signature of a text with a key."""
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def _lines(path: Path, what: str) -> list[list[str]]:
-    """Return the words of each line of a private file, without comments.
+    """Return the words of each line of a private file, two or three, without comments.
 
     Raises:
-        SettingsError: It cannot be read, or others can read it.
+        SettingsError: It cannot be read, others can read it, or a line has more words.
     """
     try:
         mode = path.stat().st_mode
@@ -122,60 +133,10 @@ def _lines(path: Path, what: str) -> list[list[str]]:
         raise SettingsError(f"the {what} {path} cannot be read: {error}") from error
     if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
         raise SettingsError(f"the {what} {path} can be read by others: chmod 600 {path}")
-    lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
-    if not any(lines):
-        raise SettingsError(f"the {what} {path} is empty")
-    return [words for words in lines if words]
-
-
-def _role(words: list[str], path: Path) -> str:
-    role = words[0] if words else OPERATOR
-    if role not in ROLES or len(words) > 1:
-        raise SettingsError(f"{path}: {' '.join(words)!r} is no role; allowed: {', '.join(ROLES)}")
-    return role
-
-
-def read_tokens(path: Path) -> dict[str, User]:
-    """Read a file of tokens: ``TOKEN [ROLE [NAME]]`` a line.
-
-    The role is `OPERATOR` and the name is made from a hash of the token, unless they are there.
-
-    Returns:
-        Token -> user.
-
-    Raises:
-        SettingsError: The file cannot be read, others can read it, or a line is malformed.
-    """
-    tokens = {}
-    for token, *more in _lines(path, "token file"):
-        if len(token) < MIN_TOKEN:
-            raise SettingsError(
-                f"{path}: a token has {len(token)} characters; at least {MIN_TOKEN} are needed, as "
-                "in: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
-            )
-        name = more[1] if len(more) > 1 else f"token-{_sign(token.encode(), 'name')[:6]}"
-        tokens[token] = User(name, _role(more[:1] + more[2:], path))
-    return tokens
-
-
-def read_passwords(path: Path) -> dict[str, tuple[str, str]]:
-    """Read a file of passwords: ``NAME HASH`` a line, with a role unless it is `OPERATOR`.
-
-    Returns:
-        Name -> hash and role.
-
-    Raises:
-        SettingsError: The file cannot be read, others can read it, or a line is malformed.
-    """
-    users = {}
-    for name, *more in _lines(path, "password file"):
-        if not more or not _HASH.fullmatch(more[0]) or ":" in name:
-            raise SettingsError(
-                f"{path}: the line of {name!r} is not NAME HASH [ROLE]; make the hash with: "
-                "eventmq dashboard --hash-password"
-            )
-        users[name] = (more[0], _role(more[1:], path))
-    return users
+    lines = [line.split() for line in text.splitlines() if line.strip() and line[0] != "#"]
+    if not lines or max(map(len, lines)) > 3:  # noqa: PLR2004 - as documented
+        raise SettingsError(f"the {what} {path} is empty, or has a line of more than three words")
+    return lines
 
 
 def hash_password(password: str) -> str:
@@ -194,32 +155,52 @@ class TokenAccess(Access):
     A cookie is signed with its token: it remains valid after a restart, and ends with the token.
 
     Args:
-        read: Returns token -> user; called again by `reload`.
+        path: File of tokens: ``TOKEN [ROLE [NAME]]`` a line; None for a token of this process. The
+            role is `OPERATOR` and the name is made from a hash of the token, unless they are there.
+        name: Name of the user who has the token of this process.
+
+    Raises:
+        SettingsError: The file cannot be read, others can read it, or a line is malformed.
     """
 
-    def __init__(self, read: Callable[[], Mapping[str, User]]) -> None:
-        self._read = read
+    def __init__(self, path: Path | None, name: str = "") -> None:
+        self._path, self._name = path, name
+        self.token = "" if path else secrets.token_urlsafe(32)
         self.reload()
 
     def reload(self) -> None:
-        """Read the tokens again."""
-        tokens = self._read()
-        self._tokens = {
-            _sign(token.encode(), "id")[:16]: (token, tokens[token]) for token in tokens
-        }
-        self.secret = hashlib.sha256("\n".join(sorted(tokens)).encode()).digest()
+        """Read the file again."""
+        users = self._read(self._path) if self._path else {self.token: User(self._name, OPERATOR)}
+        self._tokens = {sign(each.encode(), "id")[:16]: (each, users[each]) for each in users}
+        self.secret = hashlib.sha256("\n".join(sorted(users)).encode()).digest()
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, User]:
+        users = {}
+        for token, *more in _lines(path, "token file"):
+            if len(token) < MIN_TOKEN:
+                raise SettingsError(
+                    f"{path}: a token has {len(token)} characters; at least {MIN_TOKEN} are "
+                    "needed, as in: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
+                )
+            role, name = (
+                *more,
+                *(OPERATOR, f"token-{sign(token.encode(), 'name')[:6]}")[len(more) :],
+            )
+            users[token] = User(name, role)
+        return users
 
     @property
     def cookie(self) -> str:
         """Name of the cookie: browsers keep one jar for all ports of a host."""
-        return f"eventmq_{_sign(self.secret, 'cookie')[:8]}"
+        return f"eventmq_{sign(self.secret, 'cookie')[:8]}"
 
     def exchange(self, token: str) -> str | None:
         """Return the value of a new cookie for a token, None if it is not valid."""
         for key, (known, _) in self._tokens.items():
             if hmac.compare_digest(known.encode(), token.encode()):
                 text = f"{key}.{int(time.time()) + SESSION}.{secrets.token_hex(8)}"
-                return f"{text}.{_sign(known.encode(), text)}"
+                return f"{text}.{sign(known.encode(), text)}"
         return None
 
     async def user(self, request: Request) -> User | None:
@@ -227,7 +208,7 @@ class TokenAccess(Access):
         text, _, signature = request.cookies.get(self.cookie, "").rpartition(".")
         key, _, rest = text.partition(".")
         token, user = self._tokens.get(key, ("", None))
-        if user is None or not hmac.compare_digest(_sign(token.encode(), text), signature):
+        if user is None or not hmac.compare_digest(sign(token.encode(), text), signature):
             return None
         expiry, _, session = rest.partition(".")
         return replace(user, session=session) if time.time() < int(expiry) else None
@@ -237,7 +218,11 @@ class BasicAccess(Access):
     """Access with the passwords of a file, by basic authentication.
 
     Args:
-        path: See `read_passwords`.
+        path: File of passwords: ``NAME HASH [ROLE]`` a line; the role is `OPERATOR` unless it is
+            there, and the hash one of `hash_password`.
+
+    Raises:
+        SettingsError: The file cannot be read, others can read it, or a line is malformed.
     """
 
     challenge = 'Basic realm="EventMQ", charset="UTF-8"'
@@ -250,9 +235,18 @@ class BasicAccess(Access):
 
     def reload(self) -> None:
         """Read the file again."""
-        self._users = read_passwords(self._path)
+        users = {}
+        for name, *more in _lines(self._path, "password file"):
+            match = _HASH.fullmatch(more[0]) if more and ":" not in name else None
+            if match is None:
+                raise SettingsError(
+                    f"{self._path}: the line of {name!r} is not NAME HASH [ROLE]; make the hash "
+                    "with: eventmq dashboard --hash-password"
+                )
+            users[name] = (match.groups(), User(name, *(more[1:] or [OPERATOR])))
+        self._users, self._any_hash = users, next(iter(users.values()))[0]
         self._verified.clear()
-        self.secret = hashlib.sha256(repr(sorted(self._users.items())).encode()).digest()
+        self.secret = hashlib.sha256(repr(sorted(users.items(), key=str)).encode()).digest()
 
     async def user(self, request: Request) -> User | None:
         """Return the user whose name and password the request has."""
@@ -263,25 +257,21 @@ class BasicAccess(Access):
             return None
         if scheme.lower() != "basic":
             return None
-        known = self._users.get(name)
-        digest = _sign(self._key, f"{name}:{password}")
+        # Also of an unknown name, so that the time does not tell which names exist.
+        (rounds, salt, hashed), user = self._users.get(name) or (self._any_hash, None)
+        digest = sign(self._key, f"{name}:{password}")
         if digest not in self._verified:
-            # Of an unknown name as well, so that the time does not tell which names exist.
-            hashed = known[0] if known else next(iter(self._users.values()))[0]
-            if not await run_in_threadpool(_verify, password, hashed) or known is None:
+            if not await run_in_threadpool(_verify, password, salt, int(rounds), hashed):
                 return None
             if len(self._verified) >= _REMEMBERED:
                 self._verified.clear()
             self._verified.add(digest)
-        return None if known is None else User(name, known[1])
+        return user
 
 
-def _verify(password: str, hashed: str) -> bool:
-    match = _HASH.fullmatch(hashed)
-    if match is None:
-        return False
+def _verify(password: str, salt: str, rounds: int, hashed: str) -> bool:
     with _CHECKS:
-        return hmac.compare_digest(_derive(password, match[2], int(match[1])), match[3])
+        return hmac.compare_digest(_derive(password, salt, rounds), hashed)
 
 
 class FunctionAccess(Access):
@@ -298,11 +288,8 @@ class FunctionAccess(Access):
 
     async def user(self, request: Request) -> User | None:
         """Return the user that the function names."""
-        found = self._function(request)
-        user = await found if isawaitable(found) else found
-        if user is not None and user.role not in ROLES:
-            raise SettingsError(f"{user.role!r} is no role; allowed: {', '.join(ROLES)}")
-        return user
+        user = self._function(request)
+        return await user if isawaitable(user) else user
 
 
 def header_user(

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
-import re
-import secrets
 import signal
 import socket
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
 
-from eventmq.cli import FAILED, Command, at_hangup, takes_log_format, takes_target
+from eventmq.cli import FAILED, Command, at_hangup, takes_app, takes_log_format, user
 from eventmq.errors import BindError, NotAllowed, SettingsError
+from eventmq_contrib.brokers import takes_brokers, targets_of
 from eventmq_contrib.extras import need
 
 if TYPE_CHECKING:
@@ -41,11 +38,6 @@ GRACE: Final = 3
 
 #: Connections that are served at the same time; more get the status 503.
 CONNECTIONS: Final = 500
-
-#: Options of which one says who may look.
-_ACCESSES: Final = ("token_file", "basic_auth", "user_header")
-
-_NAMED = re.compile(r"([A-Za-z0-9][\w.-]{0,63})=(.+)")
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, int]:
@@ -97,15 +89,17 @@ def _address(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option("--insecure", is_flag=True, help="Allow http on addresses that others can reach.")
 @click.option("--hash-password", is_flag=True, help="Ask for a password, print its hash, and end.")
 @takes_log_format
-@takes_target
-def dashboard(target: Target, *, hash_password: bool, **options: Any) -> None:
+@takes_brokers
+@takes_app()
+def dashboard(
+    target: Target, *, brokers: dict[str, str], hash_password: bool, **options: Any
+) -> None:
     """Serve a web page that shows brokers and acts on their jobs, until SIGTERM or Ctrl-C.
 
-    --broker takes NAME=URL, several times for several brokers. The command prints a line with
-    "ready" and the address on stdout. Without --token-file, --basic-auth or --user-header it makes
-    a token for this run, which is part of that address: open it once, and a cookie takes its place.
-    An address that others can reach needs one of the three, and --tls-cert or --insecure. At SIGHUP
-    the files of tokens and passwords are read again.
+    The command prints a line with "ready" and the address on stdout. Without --token-file,
+    --basic-auth or --user-header it makes a token for this run, which is part of that address: open
+    it once, and a cookie takes its place. An address that others can reach needs one of the three,
+    and --tls-cert or --insecure. At SIGHUP the files of tokens and passwords are read again.
     """
     need("starlette", user="eventmq dashboard", extra="dashboard")
     need("uvicorn", user="eventmq dashboard", extra="dashboard")
@@ -116,81 +110,53 @@ def dashboard(target: Target, *, hash_password: bool, **options: Any) -> None:
         click.echo(hashed(password))
         return
     with ExitStack() as stack:
-        apps = {name: stack.enter_context(closing(app)) for name, app in _clients(target).items()}
-        _serve(apps, options)
+        apps = {
+            name or "broker": stack.enter_context(closing(each.serving(submit_timeout=TIMEOUT).app))
+            for name, each in targets_of(target, brokers).items()
+        }
+        _serve(apps, **options)
 
 
-def _clients(target: Target) -> dict[str, EventMQ]:
-    """Return the clients of the brokers by name."""
-    urls: dict[str, str] = {}
-    for part in (target.broker or "").split(","):
-        match = _NAMED.fullmatch(part.strip())
-        name, url = (match[1], match[2]) if match else ("broker", part.strip())
-        if url:
-            urls[name] = f"{urls[name]},{url}" if name in urls else url
-    if len(urls) > 1 and target.app_name:
-        raise click.UsageError(
-            "several brokers have one app each: leave -A out, or name one broker"
-        )
-    return {
-        name: replace(target, broker=url or target.broker).serving(submit_timeout=TIMEOUT).app
-        for name, url in (urls or {"broker": ""}).items()
-    }
-
-
-def _access(given: Mapping[str, Any], own_token: str, actor: str) -> dict[str, Any]:
-    """Return the access as an argument of `application`."""
-    from eventmq_contrib.dashboard.access import OPERATOR, User, header_user
-
-    chosen = [name for name in _ACCESSES if given[name]]
-    if len(chosen) > 1:
-        raise click.UsageError("use one of --token-file, --basic-auth and --user-header")
-    if bool(given["user_header"]) != bool(given["trusted_proxy"]):
-        raise click.UsageError("--user-header and --trusted-proxy belong together")
-    if not chosen:
-        return {"tokens": lambda: {own_token: User(actor, OPERATOR)}}
-    if chosen == ["user_header"]:
-        user = header_user(
-            given["user_header"], proxies=given["trusted_proxy"], operators=given["operator"]
-        )
-        return {"user": user}
-    return {chosen[0]: given[chosen[0]]}
-
-
-def _actor(apps: Mapping[str, EventMQ]) -> str:
-    """Return the name of whoever runs the command, for events."""
-    named = next((app.settings.actor for app in apps.values() if app.settings.actor), "")
-    try:
-        return named or f"{getpass.getuser()}@{socket.gethostname()}"
-    except (OSError, KeyError):  # a user without a name
-        return "dashboard"
-
-
-def _serve(apps: Mapping[str, EventMQ], given: Mapping[str, Any]) -> None:
-    """Serve the dashboard of some brokers, with the options of the command."""
+def _serve(
+    apps: Mapping[str, EventMQ],
+    *,
+    bind: tuple[str, int],
+    hosts: tuple[str, ...],
+    insecure: bool,
+    operator: tuple[str, ...],
+    root_path: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    trusted_proxy: tuple[str, ...],
+    user_header: str | None,
+    **options: Any,
+) -> None:
+    """Serve the dashboard of some brokers."""
+    from eventmq_contrib.dashboard.access import header_user
     from eventmq_contrib.dashboard.guard import LOOPBACK
     from eventmq_contrib.dashboard.mounting import application
 
-    host, port = given["bind"]
+    host, port = bind
     loopback = host in {"localhost", "::1"} or host.startswith("127.")
-    has_access = any(given[name] for name in _ACCESSES)
+    has_access = options["token_file"] or options["basic_auth"] or user_header
+    if bool(user_header) != bool(trusted_proxy):
+        raise click.UsageError("--user-header and --trusted-proxy belong together")
     if not loopback and not has_access:
         raise NotAllowed(
             f"{host} can be reached from other machines: say who may look, with --token-file, "
             "--basic-auth or --user-header, or bind a loopback address"
         )
-    if not loopback and not given["tls_cert"] and not given["insecure"]:
+    if not loopback and not tls_cert and not insecure:
         raise NotAllowed(
             f"{host} can be reached from other machines and nothing would be encrypted: bind a "
             "loopback address behind a proxy, give --tls-cert and --tls-key, or say --insecure"
         )
-    if host in {"0.0.0.0", "::"} and not given["hosts"]:  # noqa: S104 - compared, not bound
+    if host in {"0.0.0.0", "::"} and not hosts:  # noqa: S104 - compared, not bound
         raise SettingsError(f"{host} has no name that browsers open: name it with --host")
-    token = "" if has_access else secrets.token_urlsafe(32)
     served = application(
-        apps, **_access(given, token, _actor(apps)), report=given["report"],
-        hosts=(*given["hosts"], *(LOOPBACK if loopback else (host,))),
-        show_arguments=given["show_arguments"], read_only=given["read_only"],
+        apps, name=user(), hosts=(*hosts, *(LOOPBACK if loopback else (host,))), **options,
+        user=header_user(user_header, proxies=trusted_proxy, operators=operator)
+        if user_header else None,
     )  # fmt: skip
 
     def reload() -> None:
@@ -201,17 +167,16 @@ def _serve(apps: Mapping[str, EventMQ], given: Mapping[str, Any]) -> None:
             logger.error("SIGHUP: those from before remain in use: %s", error)  # noqa: TRY400 - expected
 
     at_hangup(reload, lambda: signal.raise_signal(signal.SIGTERM))
-    root = given["root_path"].strip("/") and f"/{given['root_path'].strip('/')}"
-    scheme = "https" if given["tls_cert"] else "http"
+    root = root_path.strip("/") and f"/{root_path.strip('/')}"
     listener = _listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"{scheme}://{shown}:{listener.getsockname()[1]}{root}/"
+    address = f"[{host}]" if ":" in host else host
+    address = f"http{'s' if tls_cert else ''}://{address}:{listener.getsockname()[1]}{root}/"
+    address += f"?token={served.token}" if served.token else ""
     try:
         _run(
             _below(root, served) if root else served, listener,
-            ready=lambda: click.echo(f"ready bind={address}{f'?token={token}' if token else ''}"),
-            closing=served.streams.close, ssl_certfile=given["tls_cert"],
-            ssl_keyfile=given["tls_key"],
+            ready=lambda: click.echo(f"ready bind={address}"), closing=served.streams.close,
+            ssl_certfile=tls_cert, ssl_keyfile=tls_key,
         )  # fmt: skip
     finally:
         served.close()
@@ -231,12 +196,8 @@ def _below(root: str, app: ASGIApp) -> ASGIApp:
     """Return an application below a path, whether a proxy strips that path or not."""
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            path = scope["path"]
-            if path != root and not path.startswith(f"{root}/"):
-                path = f"{root}{path}"
-            scope = {**scope, "path": path if path != root else f"{root}/", "root_path": root}
-        await app(scope, receive, send)
+        path = f"{root}{scope['path'].removeprefix(root) or '/'}"
+        await app({**scope, "path": path, "root_path": root}, receive, send)
 
     return served
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import threading
 import time
@@ -18,9 +19,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from eventmq.errors import BrokerUnavailable, EventMQError, JobNotFound, NotAllowed
-from eventmq.sdk import decode_error
-from eventmq_contrib.figures import History, sample_of
+from eventmq.errors import BrokerUnavailable, EventMQError, JobNotFound, SettingsError
+from eventmq.sdk import decode_error, find_zone
+from eventmq_contrib.brokers import info_of
+from eventmq_contrib.figures import History, problems_of, sample_of
 
 if TYPE_CHECKING:
     from eventmq import EventMQ
@@ -35,17 +37,11 @@ T = TypeVar("T")
 #: Seconds between two polls, and for which their answers are used.
 EVERY: Final = 1.0
 
-#: Seconds between two reads of a broker's status, which changes seldom.
-STATUS_EVERY: Final = 5.0
-
 #: Seconds after the last look after which polling ends.
 IDLE: Final = 10.0
 
 #: Seconds for which a broker that did not answer is not asked again by a page.
 AWAY: Final = 2.0
-
-#: Seconds of samples that are kept for rates and sparklines.
-HISTORY: Final = 90.0
 
 #: Threads that wait for brokers, and pages that may wait for such a thread.
 THREADS: Final = 8
@@ -78,7 +74,7 @@ class Snapshot:
         at: Unix time of the answers.
         metrics: Answer of ``metrics``.
         queues: Answer of ``queues``.
-        status: Answer of ``status``, up to `STATUS_EVERY` older.
+        status: Answer of ``status``.
         history: Figures of the last minute and a half.
         missing: Why the broker does not answer, "" if it does.
     """
@@ -87,7 +83,7 @@ class Snapshot:
     metrics: Row = field(default_factory=dict)
     queues: Sequence[Row] = ()
     status: Row = field(default_factory=dict)
-    history: History = field(default_factory=lambda: History(HISTORY))
+    history: History = field(default_factory=History)
     missing: str = "it was not asked yet"
 
     @property
@@ -130,8 +126,9 @@ class Broker:
     def __init__(self, name: str, app: EventMQ) -> None:
         self.name, self.app = name, app
         self.snapshot = Snapshot()
-        self._lock = threading.Lock()
-        self._status_at = self._tried = -1e9
+        #: Held by the thread that refreshes the snapshot.
+        self.lock = threading.Lock()
+        self._tried = -1e9
 
     # Snapshots
 
@@ -141,12 +138,15 @@ class Broker:
         Args:
             older_than: Seconds for which answers are fresh.
         """
-        with self._lock:
+        with self.lock:
             age = time.monotonic() - self._tried
             if age < (max(older_than, AWAY) if self.snapshot.missing else older_than):
                 return self.snapshot
             try:
-                self.snapshot = self._read()
+                metrics, queues, status = map(self.app.ask, ("metrics", "queues", "status"))
+                waiting = {row["name"]: row["waiting"] for row in queues}
+                history = self.snapshot.history.added(sample_of(metrics, time.monotonic(), waiting))
+                self.snapshot = Snapshot(time.time(), metrics, queues, status, history, "")
             except EventMQError as error:
                 if not self.snapshot.missing:
                     logger.warning("broker %s is missing: %s", self.name, error)
@@ -154,37 +154,21 @@ class Broker:
             self._tried = time.monotonic()
             return self.snapshot
 
-    def poll(self) -> None:
-        """Refresh the snapshot, unless another thread does so now."""
-        if not self._lock.locked():
-            self.refresh(EVERY / 2)
-
-    def _read(self) -> Snapshot:
-        now = time.monotonic()
-        metrics, queues = self.app.ask("metrics"), self.app.ask("queues")
-        status = self.snapshot.status
-        if now - self._status_at >= STATUS_EVERY or self.snapshot.missing:
-            status, self._status_at = self.app.ask("status"), now
-        sample = sample_of(metrics, now, {row["name"]: row["waiting"] for row in queues})
-        # It begins anew if no page was open for a while.
-        history = self.snapshot.history.added(sample, gap=IDLE)
-        return Snapshot(time.time(), metrics, queues, status, history, "")
-
     # Reads
-
-    def check(self) -> None:
-        """Raise `BrokerUnavailable` if the broker did not answer a moment ago."""
-        if self.snapshot.missing and time.monotonic() - self._tried < AWAY:
-            raise BrokerUnavailable(self.snapshot.missing)
 
     @property
     def client(self) -> EventMQ:
-        """The client, after `check`."""
-        self.check()
+        """The client.
+
+        Raises:
+            BrokerUnavailable: The broker did not answer a moment ago.
+        """
+        if self.snapshot.missing and time.monotonic() - self._tried < AWAY:
+            raise BrokerUnavailable(self.snapshot.missing)
         return self.app
 
     def ask(self, name: str, arguments: Row | None = None) -> Any:
-        """Make a call of the broker, after `check`."""
+        """Make a call of the broker that `client` returns."""
         return self.client.ask(name, arguments)
 
     def _search(self, call: str, rows: str, arguments: dict[str, Any]) -> Iterator[Page]:
@@ -244,14 +228,7 @@ class Broker:
         Raises:
             JobNotFound: The broker does not know it.
         """
-        job = self.client.job(job_id)
-        try:
-            return job.info(args=args, logs=True)
-        except NotAllowed as error:
-            if not args:
-                raise
-            # The dashboard has the key of a viewer that is not shown arguments.
-            return {**job.info(logs=True), "args_note": str(error)}
+        return info_of(self.client, job_id, args=args, logs=True)
 
     def graph(self, job_id: str) -> tuple[list[dict[str, Any]], int]:
         """Return the first `MAX_GRAPH` jobs of the graph of a job, and their whole number."""
@@ -274,21 +251,28 @@ class Broker:
             for each in stored
         ]  # fmt: skip
 
-    def schedule(self, name: str) -> tuple[Schedule, list[float], list[dict[str, Any]]]:
-        """Return a schedule, its next fire times, and jobs that it fired, the latest first.
+    def schedule(self, name: str) -> dict[str, Any]:
+        """Return a schedule, its next fire times with their zone, and jobs that it fired.
+
+        Returns:
+            The schedule, times (Unix times), zone (None for one that is not known here), and rows:
+            the jobs, the latest first.
 
         Raises:
             ScheduleNotFound: There is none of this name.
         """
         schedule = self.client.schedules.get(name)
-        ids = [schedule.last_job] if schedule.last_job else []
+        ids, zone = [schedule.last_job] if schedule.last_job else [], None
         with _trigger_of(schedule):
             ids += [each for each in self.app.schedules.past_jobs(schedule) if each not in ids]
-        states, fired = self._states(ids), []
+        states, jobs = self._states(ids), []
         for job_id in [each for each in ids if states[each]][:FIRED_JOBS]:
             with contextlib.suppress(JobNotFound):  # forgotten meanwhile
-                fired.append(self.client.job(job_id).info())
-        return schedule, self._fire_times(schedule, NEXT_TIMES), fired
+                jobs.append(self.client.job(job_id).info())
+        with contextlib.suppress(SettingsError, ValueError, LookupError, TypeError):
+            zone = find_zone(json.loads(schedule.trigger.partition(":")[2])["tz"])
+        times = self._fire_times(schedule, NEXT_TIMES)
+        return {"schedule": schedule, "times": times, "zone": zone, "rows": jobs}
 
     def _states(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the states of jobs, "" for unknown ones."""
@@ -322,33 +306,32 @@ def _trigger_of(schedule: Schedule) -> Iterator[None]:
         logger.exception("the trigger of schedule %r failed", schedule.name)
 
 
-def attention(snapshot: Snapshot) -> list[str]:
-    """Return sentences about what needs attention at a broker."""
-    status, found = snapshot.status, []
+def attention(snapshot: Snapshot) -> Iterator[str]:
+    """Yield sentences about what needs attention at a broker."""
+    status = snapshot.status
     if snapshot.missing:
-        return [f"the broker does not answer: {snapshot.missing}"]
+        yield f"the broker does not answer: {snapshot.missing}"
+        return
+    if status.get("trouble"):
+        yield f"the store cannot be used now: {status['trouble']}"
     if snapshot.standby:
-        if status.get("trouble"):
-            found.append(f"the store cannot be used now: {status['trouble']}")
         if not status.get("owner"):
-            found.append("no broker owns the store now")
-        return found
+            yield "no broker owns the store now"
+        return
     if status.get("refusing"):
-        found.append(f"new jobs are refused: {status['refusing']}")
+        yield f"new jobs are refused: {status['refusing']}"
     for row in snapshot.queues:
-        if row["paused"]:
-            found.append(f"queue {row['name']} is paused")
-        if not row["workers"] and (row["waiting"] or row["running"]):
-            found.append(f"queue {row['name']} has jobs and no worker")
-    failed = sum(row["failed"] for row in snapshot.queues)
-    if failed:
-        found.append(f"{failed:,} failed job{'' if failed == 1 else 's'} to retry or drop")
-    clock = {name: round(value) for name, value in status.get("clock", {}).items() if value}
-    if clock:
-        found.append(
-            "the clock: " + ", ".join(f"{name} {value} s" for name, value in clock.items())
-        )
-    return found
+        for problem in problems_of(row):
+            yield f"queue {row['name']} {_PROBLEMS[problem]}"
+    if failed := sum(row["failed"] for row in snapshot.queues):
+        yield f"{failed:,} failed job{'' if failed == 1 else 's'} to retry or drop"
+    for name, value in status.get("clock", {}).items():
+        if round(value):
+            yield f"the clock: {name} {value:.0f} s"
+
+
+#: What `problems_of` a queue mean.
+_PROBLEMS = {"paused": "is paused", "no worker": "has jobs and no worker"}
 
 
 class Brokers:
@@ -360,13 +343,10 @@ class Brokers:
 
     def __init__(self, apps: Mapping[str, EventMQ]) -> None:
         self.brokers = {name: Broker(name, app) for name, app in apps.items()}
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="eventmq-dashboard")
-        self._polls = ThreadPoolExecutor(len(self.brokers), thread_name_prefix="eventmq-polls")
-        self._waiting = 0
-        self._lock = threading.Lock()
-        self._looked = 0.0
-        self._poller: threading.Thread | None = None
+        self._pool = ThreadPoolExecutor(THREADS + len(apps), "eventmq-dashboard")
+        self._poller = threading.Thread(target=self._poll, name="eventmq-polls", daemon=True)
         self._closed = threading.Event()
+        self._starting, self._looked_at, self._waiting = threading.Lock(), 0.0, 0
         #: Called in the polling thread after each poll.
         self.listeners: set[Callable[[], None]] = set()
 
@@ -398,37 +378,28 @@ class Brokers:
 
     def look(self) -> None:
         """Poll from now on, until no page is open."""
-        self._looked = time.monotonic()
-        with self._lock:
-            if self._poller is None and not self._closed.is_set():
-                self._poller = threading.Thread(
-                    target=self._poll, name="eventmq-dashboard-poll", daemon=True
-                )
+        self._looked_at = time.monotonic()
+        with self._starting:
+            if self._poller.ident is None and not self._closed.is_set():
                 self._poller.start()
 
     def _poll(self) -> None:
         following = time.monotonic()
-        while True:
-            with self._lock:
-                idle = not self.listeners and time.monotonic() - self._looked > IDLE
-                if idle or self._closed.is_set():
-                    self._poller = None
-                    return
-            with contextlib.suppress(RuntimeError):  # the pool is shut down
-                polls = [self._polls.submit(each.poll) for each in self.brokers.values()]
-                wait(polls, EVERY / 2)  # one that is away holds up no other
+        while not self._closed.wait(following - time.monotonic()):
+            if self.listeners or time.monotonic() - self._looked_at < IDLE:
+                with contextlib.suppress(RuntimeError):  # the pool is shut down
+                    brokers = (each for each in self.brokers.values() if not each.lock.locked())
+                    polls = [self._pool.submit(each.refresh, EVERY / 2) for each in brokers]
+                    wait(polls, EVERY / 2)  # one that is away holds up no other
             for listener in [*self.listeners]:
                 listener()
             following = max(following + EVERY, time.monotonic() + EVERY / 10)
-            self._closed.wait(following - time.monotonic())
 
     def close(self) -> None:
         """End polling and threads. Idempotent."""
         self._closed.set()
         for listener in [*self.listeners]:
             listener()
-        poller = self._poller
-        if poller is not None:
-            poller.join(TIMEOUT)
+        if self._poller.ident is not None:
+            self._poller.join(TIMEOUT)
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._polls.shutdown(wait=False, cancel_futures=True)

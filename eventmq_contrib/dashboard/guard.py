@@ -6,23 +6,24 @@ reaches its handler only with an origin of this host and with the token of the u
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from eventmq_contrib.dashboard.access import READ_ONLY, SESSION, Access, TokenAccess, User
+from eventmq_contrib.dashboard.access import READ_ONLY, SESSION, Access, TokenAccess, User, sign
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["LOOPBACK", "POLICY", "Guard", "form_token", "local_path"]
+__all__ = ["LOOPBACK", "POLICY", "Guard", "form_token", "root_of"]
 
 #: Content-Security-Policy of every answer.
 POLICY: Final = (
@@ -37,9 +38,6 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 MAX_FORM: Final = 256 * 1024
 MAX_FIELDS: Final = 1100
 
-#: For how long a browser may keep a file; its link changes with its content.
-FILES_KEPT: Final = "public, max-age=86400"
-
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -50,20 +48,21 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-#: Makes a page of an error: request, status, text.
-ErrorPage = Callable[[Request, int, str], Response]
+
+def root_of(scope: Scope) -> str:
+    """Return the mount point, without a slash at its end."""
+    return str(scope.get("root_path", "")).rstrip("/")
 
 
-def local_path(scope: Scope) -> str:
+def _local_path(scope: Scope) -> str:
     """Return the path below the mount point."""
-    root, path = scope.get("root_path", "").rstrip("/"), str(scope["path"])
-    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+    root, path = root_of(scope), str(scope["path"])
+    return path[len(root) :] if path.startswith(f"{root}/") else path
 
 
 def form_token(access: Access, user: User) -> str:
     """Return the token that the forms of a user have."""
-    text = f"form\0{user.name}\0{user.session}"
-    return hmac.new(access.secret, text.encode(), hashlib.sha256).hexdigest()
+    return sign(access.secret, f"form\0{user.name}\0{user.session}")
 
 
 def _host_name(text: str) -> str:
@@ -74,14 +73,6 @@ def _host_name(text: str) -> str:
         return ""
 
 
-class _Refused(Exception):
-    """A request that no handler may see: status and text of the answer."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(status, text)
-        self.status, self.text = status, text
-
-
 class Guard:
     """ASGI application: answers what may be answered with another application.
 
@@ -90,7 +81,7 @@ class Guard:
         access: Finds the user.
         hosts: Names that the Host header may have, without ports; ``*`` for any.
         read_only: Whether all users only read.
-        error_page: Makes the pages of errors.
+        refuse: Makes the page of a request that no handler may see.
     """
 
     def __init__(
@@ -100,27 +91,23 @@ class Guard:
         *,
         hosts: Iterable[str],
         read_only: bool,
-        error_page: ErrorPage,
+        refuse: Callable[[Request, Exception], Awaitable[Response]],
     ) -> None:
-        self._app, self._access = app, access
+        self._app, self._access, self._refuse = app, access, refuse
         self._read_only = read_only
         self._hosts = frozenset(host.lower().strip("[]") for host in hosts)
-        self._error_page = error_page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
-            elif scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
+        if scope["type"] != "http":  # there is no handler of websockets
+            await self._app(scope, receive, send)
             return
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                if local_path(scope).startswith("/static/") and message["status"] == 200:  # noqa: PLR2004
-                    headers["Cache-Control"] = FILES_KEPT
+                if _local_path(scope).startswith("/static/"):
+                    headers["Cache-Control"] = "no-cache"
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -129,31 +116,29 @@ class Guard:
         scope.setdefault("state", {})
         try:
             answer = await self._checked(request)
-        except _Refused as refusal:
-            answer = self._error_page(request, refusal.status, refusal.text)
-            if self._access.challenge and refusal.status == 401:  # noqa: PLR2004 - Unauthorized
-                answer.headers["WWW-Authenticate"] = self._access.challenge
+        except HTTPException as refusal:
+            answer = await self._refuse(request, refusal)
         await (answer or self._app)(scope, receive, guarded)
 
     async def _checked(self, request: Request) -> Response | None:
         """Return the redirect that ends a sign-in, or None to pass the request on.
 
         Raises:
-            _Refused: No handler may see the request.
+            HTTPException: No handler may see the request.
         """
         host = _host_name(request.headers.get("host", ""))
         if "*" not in self._hosts and host.lower() not in self._hosts:
-            raise _Refused(
+            raise HTTPException(
                 421,
                 f"This dashboard is not served as {host[:80]!r}. Open it by one of its names, "
                 f"{', '.join(sorted(self._hosts))}, or allow this one with --host.",
             )
-        path, form = local_path(request.scope), None
+        path, form = _local_path(request.scope), None
         if request.method == "POST":
             _check_origin(request)
             form = await _read_form(request)
         elif request.method not in {"GET", "HEAD"}:
-            raise _Refused(405, "Pages are read with GET; actions are a POST.")
+            raise HTTPException(405, "Pages are read with GET; actions are a POST.")
         if path.startswith("/static/"):
             return None
         if isinstance(self._access, TokenAccess):
@@ -163,10 +148,11 @@ class Guard:
                 return self._sign_in(request, self._access, request.query_params["token"], path)
         user = await self._access.user(request)
         if user is None:
-            raise _Refused(401, "")
+            challenge = self._access.challenge
+            raise HTTPException(401, "", {"WWW-Authenticate": challenge} if challenge else None)
         expected, given = form_token(self._access, user), (form or {}).get("form_token", "")
         if form is not None and not hmac.compare_digest(expected.encode(), given.encode()):
-            raise _Refused(
+            raise HTTPException(
                 403,
                 "This form is not one of yours, or is from before a restart of the dashboard. "
                 "Nothing was done; load the page again.",
@@ -178,8 +164,8 @@ class Guard:
         """Exchange a token for a cookie."""
         cookie = access.exchange(token.strip())
         if cookie is None:
-            raise _Refused(403, "This token is not valid.")
-        root = request.scope.get("root_path", "").rstrip("/")
+            raise HTTPException(403, "This token is not valid.")
+        root = root_of(request.scope)
         # Any proxy is believed here: the flag protects only the client that sends it.
         schemes = {request.scope["scheme"], request.headers.get("x-forwarded-proto", "")}
         # One slash: a path that begins with two would be another host.
@@ -192,16 +178,16 @@ class Guard:
 
 
 def _check_origin(request: Request) -> None:
-    """Raise `_Refused` if a form may come from another site."""
+    """Raise an error if a form may come from another site."""
     origin, site = (request.headers.get(name, "") for name in ("origin", "sec-fetch-site"))
     host, unsaid = request.headers.get("host", ""), origin in {"", "null"}
     ours = origin in {f"http://{host}", f"https://{host}"}
     if site not in {"", "same-origin"} or not (ours or unsaid):
-        raise _Refused(403, "This form was sent by another site. Nothing was done.")
+        raise HTTPException(403, "This form was sent by another site. Nothing was done.")
     # With no-referrer a browser sends "null" for a form, and says in Sec-Fetch-Site whose it is; no
     # script can set that header.
     if unsaid and not site:
-        raise _Refused(
+        raise HTTPException(
             403,
             "The request does not say which site sent it, by Origin or Sec-Fetch-Site. Nothing was "
             "done; use HTTPS or a loopback address, where browsers send both.",
@@ -209,7 +195,7 @@ def _check_origin(request: Request) -> None:
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form; raise `_Refused` if it is too large or malformed."""
+    """Return the fields of a form; raise an error if it is too large or malformed."""
     body = b""
     try:
         async for chunk in request.stream():
@@ -219,4 +205,4 @@ async def _read_form(request: Request) -> dict[str, str]:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
         text = f"A form has at most {MAX_FIELDS} fields and {MAX_FORM // 1024} KiB."
-        raise _Refused(413, text) from None
+        raise HTTPException(413, text) from None

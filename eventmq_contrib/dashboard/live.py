@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from eventmq_contrib.dashboard.data import Brokers, Snapshot, attention
 from eventmq_contrib.dashboard.shapes import sparkline
-from eventmq_contrib.dashboard.words import clock, figure, shown
-from eventmq_contrib.figures import duration
+from eventmq_contrib.figures import clock, figures_of, length_text, number_text, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
-
-    from eventmq_contrib.figures import History
 
 __all__ = ["MAX_STREAMS", "Streams", "cells_of"]
 
@@ -36,7 +33,8 @@ MAX_AGE: Final = 3600.0
 MAX_QUEUES: Final = 200
 MAX_SPARKLINES: Final = 50
 
-TOTALS = ("waiting", "running", "delayed", "failed")
+#: Numbers of a queue that are live.
+NUMBERS = ("waiting", "running", "delayed", "failed", "workers")
 
 
 def cells_of(snapshot: Snapshot) -> dict[str, str]:
@@ -45,42 +43,32 @@ def cells_of(snapshot: Snapshot) -> dict[str, str]:
     A page whose cell ``shape`` changes has to be loaded again: queues came or went, or what needs
     attention has changed. Keys with ``spark/`` are data of SVG's path.
     """
-    shape = [*attention(snapshot)]
+    shape, history = [*attention(snapshot)], snapshot.history
     cells = {"state": snapshot.state, "missing": ""}
     if snapshot.metrics and not snapshot.standby:
         queues = sorted(snapshot.queues, key=lambda row: row["name"])[:MAX_QUEUES]
         shape += [f"{row['name']}\0{row['paused']}" for row in queues]
-        workers = snapshot.metrics["workers"]
-        for name in TOTALS:
-            cells[name] = figure(sum(row[name] for row in snapshot.queues))
-        oldest = max((row["waited"] for row in snapshot.queues), default=0.0)
-        cells["oldest"] = duration(oldest) if oldest else "-"
-        cells["workers"] = figure(len(workers))
-        used, slots = sum(row[1] for row in workers), sum(row[2] for row in workers)
-        cells["slots"] = f"{used:,} of {slots:,}"
-        history = snapshot.history
-        cells |= {f"p{share}": history.start_delay(share / 100) for share in (50, 95, 99)}
-        order = sorted(queues, key=lambda row: _rate(history, row["name"]) + row["waiting"])
-        drawn = {"", *(row["name"] for row in order[-MAX_SPARKLINES:])}
-        for name in ("", *(row["name"] for row in queues)):
+        cells |= figures_of(snapshot.metrics, history)
+        rates = {
+            name: history.rate("ended", name) or 0.0 for name in ("", *(q["name"] for q in queues))
+        }
+        busiest = sorted(queues, key=lambda row: rates[row["name"]] + row["waiting"])
+        drawn = {"", *(row["name"] for row in busiest[-MAX_SPARKLINES:])}
+        for name, rate in rates.items():
             prefix = f"queue/{name}/" if name else ""
-            cells[f"{prefix}rate"] = figure(_rate(history, name))
+            cells[f"{prefix}rate"] = number_text(rate)
             if name in drawn:
                 cells[f"spark/{prefix}rate"] = sparkline(history.rates("ended", name))
                 cells[f"spark/{prefix}waiting"] = sparkline(history.values("waiting", name))
         for row in queues:
             prefix = f"queue/{row['name']}/"
-            cells |= {f"{prefix}{name}": figure(row[name]) for name in (*TOTALS, "workers")}
-            cells[f"{prefix}waited"] = duration(row["waited"]) if row["waited"] else "-"
+            cells |= {f"{prefix}{name}": number_text(row[name]) for name in NUMBERS}
+            cells[f"{prefix}waited"] = length_text(row["waited"])
     if snapshot.missing:
         since = f" What is shown is from {clock(snapshot.at)} UTC." if snapshot.at else ""
         cells["missing"] = f"The broker is missing: {snapshot.missing}{since}"
     cells["shape"] = sha256(json.dumps(shape).encode()).hexdigest()[:16]
     return {key: str(shown(text)) for key, text in cells.items()}
-
-
-def _rate(history: History, queue: str) -> float:
-    return history.rate("ended", queue) or 0.0
 
 
 class Streams:
@@ -96,8 +84,6 @@ class Streams:
         self._closed = False
         #: Broker -> its last snapshot and the cells of that.
         self._cells: dict[str, tuple[Snapshot, dict[str, str]]] = {}
-        #: All cells of before and of now, and the event of their difference, for all streams.
-        self._change: tuple[dict[str, str], dict[str, str], bytes] = ({}, {}, b"")
 
     def cells(self, name: str) -> dict[str, str]:
         """Return the cells of one broker; they are made once for each snapshot."""
@@ -114,14 +100,6 @@ class Streams:
             for name in self._brokers.brokers
             for key, text in self.cells(name).items()
         }
-
-    def _changes(self, last: dict[str, str]) -> tuple[dict[str, str], bytes]:
-        """Return all cells, and the event of what has changed since the last ones."""
-        cells = self.all_cells()
-        if self._change[0] is not last or self._change[1] != cells:
-            changed = {key: text for key, text in cells.items() if last.get(key) != text}
-            self._change = (last, cells, _event("change", changed))
-        return self._change[1:]
 
     def close(self) -> None:
         """End all streams at their next news."""
@@ -152,8 +130,9 @@ class Streams:
                     commented = loop.time()
                     continue
                 news.clear()
-                last, event = self._changes(last)
-                yield event
+                before, last = last, self.all_cells()
+                changed = {key: text for key, text in last.items() if before.get(key) != text}
+                yield _event("change", changed)
         finally:
             self._brokers.listeners.discard(notify)
             self.open -= 1

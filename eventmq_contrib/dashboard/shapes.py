@@ -123,10 +123,10 @@ def draw(rows: Sequence[Row], size: int) -> Drawing:
         used[column] += 1
     edges = []
     for node in nodes.values():
-        for other in before.get(node.row["input"], ()) if node.row["input"] else ():
-            a, b = nodes[other["id"]], node
-            x, y, middle = a.x + NODE_WIDTH, a.y + NODE_HEIGHT // 2, (a.x + NODE_WIDTH + b.x) // 2
-            edges.append(f"M{x} {y}C{middle} {y} {middle} {b.y + 20} {b.x} {b.y + 20}")
+        for other in before.get(node.row["input"], ()):
+            x, y = nodes[other["id"]].x + NODE_WIDTH, nodes[other["id"]].y + NODE_HEIGHT // 2
+            middle, end = (x + node.x) // 2, node.y + NODE_HEIGHT // 2
+            edges.append(f"M{x} {y}C{middle} {y} {middle} {end} {node.x} {end}")
     states = Counter(row["state"] for row in rows).most_common()
     width = 2 + max((node.x for node in nodes.values()), default=0) + NODE_WIDTH
     height = 2 + max((node.y for node in nodes.values()), default=0) + NODE_HEIGHT
@@ -136,13 +136,11 @@ def draw(rows: Sequence[Row], size: int) -> Drawing:
 def _columns(rows: Sequence[Row], before: Mapping[int, Sequence[Row]]) -> dict[str, int]:
     """Return the column of each job: one more than the largest of those that it waits for."""
     columns = {row["id"]: 0 for row in rows}
-    for _ in range(len(rows)):
-        changed = False
+    for _ in rows:
+        last = dict(columns)
         for row in rows:
-            earlier = before.get(row["input"], ()) if row["input"] else ()
-            column = max((columns[each["id"]] + 1 for each in earlier), default=0)
-            if column > columns[row["id"]] and column <= len(rows):
-                columns[row["id"]], changed = column, True
-        if not changed:
+            earlier = (columns[each["id"]] + 1 for each in before.get(row["input"], ()))
+            columns[row["id"]] = max(earlier, default=0)
+        if columns == last:
             break
     return columns

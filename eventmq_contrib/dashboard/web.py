@@ -5,126 +5,133 @@ Handlers are in `eventmq_contrib.dashboard.pages` and `eventmq_contrib.dashboard
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import secrets
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
-from hashlib import sha256
+from functools import partial
+from hmac import compare_digest
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote, unquote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import escape
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
-from eventmq import errors
-from eventmq.errors import EventMQError
-from eventmq_contrib.dashboard import words
-from eventmq_contrib.dashboard.access import Access, TokenAccess, User
-from eventmq_contrib.dashboard.data import Broker, Brokers, Busy
-from eventmq_contrib.dashboard.guard import Guard, form_token
+from eventmq import EventMQ, errors
+from eventmq.cli import age, describe_trigger
+from eventmq.errors import EventMQError, SettingsError
+from eventmq_contrib import figures
+from eventmq_contrib.dashboard import access
+from eventmq_contrib.dashboard.data import Broker, Brokers, Busy, attention
+from eventmq_contrib.dashboard.guard import LOOPBACK, Guard, form_token, root_of
 from eventmq_contrib.dashboard.live import Streams
-from eventmq_contrib.figures import duration, error_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp
 
-    from eventmq import EventMQ
-    from eventmq_contrib.dashboard.data import Snapshot
-
-__all__ = ["Dashboard", "Visit", "dashboard_of", "of_broker"]
+__all__ = ["Dashboard", "Visit", "of_broker"]
 
 logger = logging.getLogger("eventmq.dashboard")
 
-#: Notes that wait for their page, and seconds for which they do.
-MAX_NOTES, NOTE_SECONDS = 1000, 300.0
+#: Cookie with what an action did, for the page that follows it, and its maximum characters.
+NOTE, MAX_NOTE = "eventmq_note", 900
 
 _FOLDER = Path(__file__).parent
 
-T = TypeVar("T")
-
-_TITLES = {
-    400: "This cannot be done", 401: "Who are you?", 403: "Not allowed", 404: "Not found",
-    405: "Not allowed", 413: "Too large", 421: "Another name", 502: "The broker refuses",
-    503: "The broker does not answer",
-}  # fmt: skip
+#: Titles of errors that are plainer than those of HTTP.
+_TITLES = {401: "Who are you?", 503: "The broker does not answer"}
 
 
-@lru_cache
-def _version(name: str) -> str:
-    """Return what changes in links with the content of a file."""
-    return sha256((_FOLDER / "static" / name).read_bytes()).hexdigest()[:12]
+class Dashboard(Starlette):
+    """The dashboard as an ASGI application, to be mounted under any path.
 
-
-class Dashboard:
-    """What the handlers share. It is an ASGI application itself: the guard and all inside.
+    Args:
+        app: Client of the broker, or clients by name. They remain open when the dashboard ends.
+        user: Function of the application around it that returns the user of a request, or None.
+        token_file: File of tokens: ``TOKEN [ROLE [NAME]]`` a line.
+        basic_auth: File of passwords: ``NAME HASH [ROLE]`` a line.
+        name: Without any of these three a token is made for this process: name of its user.
+        secret: With ``user``: a key that all processes of your application share, so that a form
+            of one is accepted by the others.
+        hosts: Names that the Host header may have; ``*`` for any.
+        read_only: Whether all users only read.
+        show_arguments: Show arguments of jobs to users who only read, too.
+        report: Page that ``eventmq spark report`` has written.
 
     Attributes:
         brokers: The brokers.
         access: Finds the user of a request.
         streams: The live streams.
-        show_arguments: Whether users who only read see the arguments of jobs.
-        report: Page of a Spark report, or None.
         token: The token that was made for this process, "" if another access is configured.
+
+    Raises:
+        SettingsError: More than one access is given, or a file is malformed.
     """
+
+    #: Routes of the pages and actions.
+    handlers: ClassVar[Sequence[Route]] = ()
 
     def __init__(
         self,
-        apps: Mapping[str, EventMQ],
-        access: Access,
-        routes: Sequence[Route],
+        app: EventMQ | Mapping[str, EventMQ],
         *,
-        hosts: Iterable[str],
-        read_only: bool,
-        show_arguments: bool,
-        report: Path | None,
-        token: str = "",
+        user: access.UserFunction | None = None,
+        token_file: str | Path | None = None,
+        basic_auth: str | Path | None = None,
+        name: str = "dashboard",
+        secret: str = "",
+        hosts: Iterable[str] = LOOPBACK,
+        read_only: bool = False,
+        show_arguments: bool = False,
+        report: str | Path | None = None,
     ) -> None:
+        if sum(each is not None for each in (user, token_file, basic_auth)) > 1:
+            raise SettingsError("one access is allowed: a user, a token file or basic authentication")
+        apps = {"broker": app} if isinstance(app, EventMQ) else dict(app)
+        if not apps or not all(apps):
+            raise SettingsError("a dashboard needs a broker, and each of several a name")
+        self.access: access.Access
+        if user is not None:
+            self.access = access.FunctionAccess(user, secret)
+        elif basic_auth is not None:
+            self.access = access.BasicAccess(Path(basic_auth))
+        else:
+            self.access = access.TokenAccess(Path(token_file) if token_file else None, name)
+        self.token = self.access.token
         self.brokers = Brokers(apps)
-        self.access = access
         self.streams = Streams(self.brokers)
         self.show_arguments = show_arguments
-        self.report = report
-        self.token = token
-        self._notes: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self.report = Path(report) if report is not None else None
+        self._guard = partial(
+            Guard, access=self.access, hosts=hosts, read_only=read_only, refuse=self._failed
+        )
         self._environment = Environment(
             loader=PackageLoader(__package__ or "", "templates"), autoescape=True,
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-            finalize=words.shown,
+            finalize=figures.shown,
         )  # fmt: skip
         self._environment.filters |= {
-            "age": words.age, "clock": words.clock, "figure": words.figure,
-            "raw": escape, "duration": duration, "one_line": words.one_line,
-            "error_text": error_text,
+            "age": age, "attention": attention, "clock": figures.clock,
+            "duration": figures.length_text, "error_text": figures.error_text,
+            "figure": figures.number_text, "problems": figures.problems_of, "raw": escape,
+            "segment": partial(quote, safe=""), "trigger": describe_trigger,
         }  # fmt: skip
-        inside = Starlette(
-            routes=[Route("/static/{name}", StaticFiles(directory=_FOLDER)), *routes],
-            exception_handlers={EventMQError: self._failed, 404: self._no_page, 405: self._no_page},
-            lifespan=self._lifespan,
-        )
-        inside.state.dashboard = self
-        self._guard = Guard(
-            inside, access, hosts=hosts, read_only=read_only, error_page=self.error_page
+        super().__init__(
+            routes=[Route("/static/{name}", StaticFiles(directory=_FOLDER)), *self.handlers],
+            exception_handlers={EventMQError: self._failed, HTTPException: self._failed},
         )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        await self._guard(scope, receive, send)
-
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        yield
-        self.close()
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return what answers requests: the guard, and all inside."""
+        return self._guard(super().build_middleware_stack())
 
     def close(self) -> None:
         """End streams, polling and threads. Idempotent; the clients remain open."""
@@ -133,23 +140,15 @@ class Dashboard:
 
     # For handlers
 
-    def note(self, text: str) -> str:
-        """Keep a text that the next page shows once; return its key."""
-        key = secrets.token_urlsafe(9)
-        self._notes[key] = (time.monotonic() + NOTE_SECONDS, text)
-        while len(self._notes) > MAX_NOTES:
-            self._notes.popitem(last=False)
-        return key
-
     def link(self, request: Request, broker: str, page: str = "", **query: object) -> str:
         """Return a link below the mount point; names of jobs and queues are parts of ``page``."""
-        path = f"{_root_of(request)}/b/{quote(broker, safe='')}/{page}"
-        sign = "&" if "?" in page else "?"
+        path = f"{root_of(request.scope)}/b/{quote(broker, safe='')}/{page}"
         chosen = {name: value for name, value in query.items() if value not in (None, "")}
+        sign = "&" if "?" in page else "?"
         return f"{path}{sign}{urlencode(chosen, doseq=True)}" if chosen else path
 
     def page(
-        self, request: Request, template: str, broker: Broker | None, *, status: int = 200,
+        self, request: Request, template: str, *, broker: Broker | None, status: int = 200,
         **values: Any,
     ) -> Response:  # fmt: skip
         """Return a page.
@@ -161,66 +160,59 @@ class Dashboard:
             status: Status of the answer.
             **values: Values of the template.
         """
-        user: User | None = getattr(request.state, "user", None)
-        name = broker.name if broker is not None else ""
-        until, note = self._notes.pop(request.query_params.get("note", ""), (0.0, ""))
+        user: access.User | None = getattr(request.state, "user", None)
+        name, root = broker.name if broker is not None else "", root_of(request.scope)
+        signed, _, signature = request.cookies.get(NOTE, "").rpartition(".")
+        is_ours = compare_digest(
+            signature.encode(), access.sign(self.access.secret, signed).encode()
+        )
+        note = unquote(signed) if is_ours else ""
         text = self._environment.get_template(template).render(
-            user=user, broker=name, root=_root_of(request), report=self.report is not None,
-            note=note if time.monotonic() < until else "",
+            user=user, broker=name, root=root, report=self.report is not None, note=note,
             form_token=form_token(self.access, user) if user is not None else "",
             brokers=self.brokers.brokers if user is not None else {},
             snapshot=broker.snapshot if broker is not None else None,
             cells=self.streams.cells(name) if broker is not None else {},
-            static=lambda file: f"{_root_of(request)}/static/{file}?{_version(file)}",
+            static=lambda file: f"{root}/static/{file}",
             link=lambda page="", **query: self.link(request, name, page, **query),
             link_to=lambda other: self.link(request, other),
-            quote=lambda each: quote(each, safe=""),
             here=f"{quote(request.scope['path'])}?{request.scope['query_string'].decode('latin-1')}",
             **values,
         )  # fmt: skip
-        return HTMLResponse(text, status)
-
-    def error_page(self, request: Request, status: int, text: str) -> Response:
-        """Return the page of an error."""
-        takes_token = status in {401, 403} and isinstance(self.access, TokenAccess)
-        known = getattr(request.state, "user", None) is not None
-        name = request.path_params.get("broker", "") if known else ""
-        return self.page(
-            request, "error.html", self.brokers.brokers.get(name), status=status,
-            title=_TITLES.get(status, "Error"), text=text, takes_token=takes_token and not known,
-        )  # fmt: skip
+        answer = HTMLResponse(text, status)
+        if note:
+            answer.delete_cookie(NOTE, root or "/")
+        return answer
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 502)
-        text = str(error) or type(error).__name__
-        return self.error_page(request, status, f"{text[:1].upper()}{text[1:]}.")
-
-    async def _no_page(self, request: Request, error: Exception) -> Response:
-        status = getattr(error, "status_code", 404)
-        return self.error_page(request, status, "There is no such page here.")
-
-
-class _Unknown(EventMQError):
-    """A broker that the dashboard does not have."""
+        """Return the page of an error."""
+        if isinstance(error, HTTPException):
+            status, text = error.status_code, error.detail
+            text = "There is no such page here." if text == HTTPStatus.NOT_FOUND.phrase else text
+        else:
+            status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 502)
+            text = str(error) or type(error).__name__
+            text = f"{text[:1].upper()}{text[1:]}."
+        known = getattr(request.state, "user", None) is not None
+        takes_token = (
+            status in {401, 403} and isinstance(self.access, access.TokenAccess) and not known
+        )
+        name = request.path_params.get("broker", "") if known else ""
+        answer = self.page(
+            request, "error.html", broker=self.brokers.brokers.get(name), status=status,
+            error=_TITLES.get(status) or HTTPStatus(status).phrase,
+            text=text, takes_token=takes_token,
+        )  # fmt: skip
+        answer.headers.update(getattr(error, "headers", None) or {})
+        return answer
 
 
 #: Errors -> status of the answer; the first match decides.
 _STATUSES: tuple[tuple[type[EventMQError], int], ...] = (
     (Busy, 503), (errors.BrokerUnavailable, 503), (errors.JobNotFound, 404),
-    (errors.QueueNotFound, 404), (errors.ScheduleNotFound, 404), (_Unknown, 404),
+    (errors.QueueNotFound, 404), (errors.ScheduleNotFound, 404),
     (errors.NotAllowed, 403), (errors.SettingsError, 400), (errors.ProtocolError, 400),
 )  # fmt: skip
-
-
-def _root_of(request: Request) -> str:
-    """Return the mount point, without a slash at its end."""
-    return str(request.scope.get("root_path", "")).rstrip("/")
-
-
-def dashboard_of(request: Request) -> Dashboard:
-    """Return the dashboard of a request."""
-    found: Dashboard = request.app.state.dashboard
-    return found
 
 
 class Visit:
@@ -232,45 +224,38 @@ class Visit:
         broker: The broker that the path names.
         user: Who makes the request.
         query: The query of the address.
+        names: Parts of its path, by name.
 
     Raises:
-        EventMQError: The dashboard has no such broker.
+        HTTPException: The dashboard has no such broker.
     """
 
     def __init__(self, request: Request) -> None:
-        self.request, self.query = request, request.query_params
-        self.dashboard = dashboard_of(request)
-        self.user: User = request.state.user
-        name, brokers = request.path_params["broker"], self.dashboard.brokers.brokers
+        self.request, self.query, self.names = request, request.query_params, request.path_params
+        self.dashboard: Dashboard = request.app
+        self.user: access.User = request.state.user
+        name, brokers = self.names["broker"], self.dashboard.brokers.brokers
         if name not in brokers:
-            known = ", ".join(brokers)
-            raise _Unknown(f"this dashboard has no broker {name[:80]!r}; it has: {known}")
+            msg = f"This dashboard has no broker {name[:80]!r}; it has: {', '.join(brokers)}."
+            raise HTTPException(404, msg)
         self.broker = brokers[name]
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The last answers of the broker."""
-        return self.broker.snapshot
-
-    def path(self, name: str) -> str:
-        """Return a part of the path."""
-        return str(self.request.path_params[name])
-
-    async def run(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a function that asks the broker; see `Brokers.run`."""
-        return await self.dashboard.brokers.run(function, *arguments, **named)
-
-    def page(self, template: str, **values: Any) -> Response:
-        """Return a page of a template and its values."""
-        return self.dashboard.page(self.request, template, self.broker, **values)
-
-    def link(self, page: str, **query: object) -> str:
-        """Return a link to a page of the broker."""
-        return self.dashboard.link(self.request, self.broker.name, page, **query)
+        #: Runs a function that asks the broker; see `Brokers.run`.
+        self.run = self.dashboard.brokers.run
+        #: Returns a page of a template and its values.
+        self.page: Callable[..., Response] = partial(
+            self.dashboard.page, request, broker=self.broker
+        )
+        #: Returns a link to a page of the broker.
+        self.link = partial(self.dashboard.link, request, name)
 
     def redirect(self, page: str, note: str) -> Response:
         """Return a redirect to a page, which shows a note."""
-        return RedirectResponse(self.link(page, note=note and self.dashboard.note(note)), 303)
+        answer, text = RedirectResponse(self.link(page), 303), quote(note[:MAX_NOTE], safe="")
+        answer.set_cookie(
+            NOTE, f"{text}.{access.sign(self.dashboard.access.secret, text)}", max_age=300,
+            path=root_of(self.request.scope) or "/", httponly=True, samesite="strict",
+        )  # fmt: skip
+        return answer
 
 
 def of_broker(

@@ -16,21 +16,21 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from eventmq.cli import printable
-from eventmq.errors import BrokerUnavailable, EventMQError, NotAllowed, SettingsError
+from eventmq.cli import column_widths, printable
+from eventmq.errors import BrokerUnavailable, EventMQError, SettingsError
+from eventmq_contrib.brokers import info_of
 from eventmq_contrib.figures import History, sample_of
 from eventmq_contrib.top import views
-from eventmq_contrib.top.views import Filter, View
 
 if TYPE_CHECKING:
     from eventmq import EventMQ
+    from eventmq_contrib.top.views import View
 
-    #: A view, its filter, and the number of pages of its listing.
-    Request = tuple[View, Filter, int]
+    #: A view, the text of its filter, and the number of pages of its listing.
+    Request = tuple[View, str, int]
 
 __all__ = ["INTERVAL", "Broker", "Top"]
 
@@ -101,7 +101,7 @@ class Box(ModalScreen[bool]):
 class Table(DataTable[Text]):
     """A table whose cursor stays on its row when the rows change."""
 
-    _shown: tuple[Mapping[str, int], Sequence[str]] = ({}, ())
+    _shown: tuple[Mapping[str, int], Mapping[str, Sequence[Text]]] = ({}, {})
 
     def show(self, columns: Mapping[str, int], rows: Mapping[str, Sequence[Text]]) -> None:
         """Show rows.
@@ -110,15 +110,9 @@ class Table(DataTable[Text]):
             columns: Name -> width in characters.
             rows: Key of a row -> its cells.
         """
-        keys, selected = [*rows], self.selected
-        if (columns, keys) == self._shown:
-            for number, cells in enumerate(rows.values()):
-                for place, text in enumerate(cells):
-                    at = Coordinate(number, place)
-                    if self.get_cell_at(at) != text:
-                        self.update_cell_at(at, text)
+        if (columns, rows) == self._shown:
             return
-        line, scrolled = self.cursor_row, self.scroll_y
+        keys, selected, line, scrolled = [*rows], self.selected, self.cursor_row, self.scroll_y
         with self.app.batch_update():
             self.clear(columns=True)
             for name, width in columns.items():
@@ -128,12 +122,12 @@ class Table(DataTable[Text]):
             line = keys.index(selected) if selected in rows else min(line, len(keys) - 1)
             self.scroll_to(y=scrolled, animate=False)
             self.move_cursor(row=max(line, 0), animate=False)
-        self._shown = (columns, keys)
+        self._shown = (columns, rows)
 
     @property
     def selected(self) -> str:
         """Key of the row under the cursor, "" if there is none."""
-        keys = self._shown[1]
+        keys = [*self._shown[1]]
         return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else ""
 
 
@@ -166,10 +160,8 @@ class Top(App[None]):
         Binding("d", "act('drop')", "drop"),
         Binding("c", "act('cancel')", "cancel"),
         Binding("slash", "filter", "filter", key_display="/"),
-        Binding("escape", "unfilter", "no filter", show=False),
+        Binding("escape", "set_filter('')", "no filter", show=False),
         Binding("m", "more", "more", show=False),
-        Binding("s", "sort", "sort"),
-        Binding("S", "flip", "reverse", show=False),
         Binding("b", "broker", "broker"),
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", show=False, priority=True),
@@ -180,10 +172,7 @@ class Top(App[None]):
         self.brokers, self.broker = brokers, brokers[0]
         self.read_only = read_only
         #: What is asked for now.
-        self.request: Request = (views.OVERVIEW, Filter(""), 1)
-        #: Column by which rows are sorted, "" for the order of the broker.
-        self.sorted_by = ""
-        self.is_flipped = False
+        self.request: Request = (views.OVERVIEW, "", 1)
         #: Key -> the row as it came, of the rows that are shown.
         self.rows: dict[str, Mapping[str, Any]] = {}
         # Not looked up: a query finds nothing of the page below a question.
@@ -199,7 +188,7 @@ class Top(App[None]):
         """Begin to poll."""
         self.table.focus()
         self.set_interval(INTERVAL, self.poll)
-        self.renew()
+        self.poll()
 
     def on_resize(self) -> None:
         """Fit the columns to the terminal."""
@@ -221,47 +210,49 @@ class Top(App[None]):
             if not broker.is_asked:
                 broker.is_asked = True
                 shown = broker is self.broker or self.view is views.OVERVIEW
-                self._in_thread(self._ask, broker, self.request, shown)
-
-    def renew(self) -> None:
-        """Show what is there, and ask for what is not."""
-        self.poll()
+                self._in_thread(self._ask, broker, self.request if shown else None)
         self.show()
 
     def _in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
         self.run_worker(partial(function, *arguments), thread=True, exit_on_error=True)
 
-    def _ask(self, broker: Broker, request: Request, shown: bool) -> None:  # noqa: FBT001
+    def _ask(self, broker: Broker, request: Request | None) -> None:
         """Ask a broker, in a thread."""
-        view, chosen, pages = request
-        limit = {"limit": views.ROWS} if view.filters else {}
-        arguments = {**view.arguments, **limit, **dict(chosen.arguments)}
         try:
-            answer = broker.app.ask(view.call, arguments) if shown else broker.app.ask("ping")
-            for _ in range(pages - 1 if shown else 0):
-                if answer.get("cursor"):
-                    page = broker.app.ask(view.call, {**arguments, "cursor": answer["cursor"]})
-                    answer = {**page, view.call: answer[view.call] + page[view.call]}
+            answer = self._answer(broker.app, *request) if request else broker.app.ask("ping")
         except EventMQError as error:
             answer = error
-        else:
-            answer = answer if shown else None
         self.call_later(self._take, broker, request, answer)
 
-    def _take(self, broker: Broker, request: Request, answer: Any) -> None:
-        """Take an answer over, or an error, and show it."""
+    @staticmethod
+    def _answer(app: EventMQ, view: View, text: str, pages: int) -> Any:
+        arguments = {**view.arguments, **views.read_filter(text, view)[0]}
+        if not view.filters:
+            return app.ask(view.call, arguments)
+        arguments["limit"] = views.ROWS
+        rows: list[Any] = []
+        for _ in range(pages):
+            answer = app.ask(view.call, arguments)
+            rows += answer[view.call]
+            arguments["cursor"] = answer["cursor"]
+            if not answer["cursor"]:
+                break
+        return {**answer, view.call: rows}
+
+    def _take(self, broker: Broker, request: Request | None, answer: Any) -> None:
+        """Take an answer over, or an error, and show it; the request is None for a ping."""
         broker.is_asked = False
         broker.problem = str(answer) if isinstance(answer, EventMQError) else ""
         if not isinstance(answer, BrokerUnavailable):
             broker.state = "up"
         elif not broker.state.startswith("missing"):
             broker.state = f"missing since {views.clock(time.time())}"
-        if not broker.problem and request[0] is views.OVERVIEW:
-            broker.metrics = answer
-            broker.history = broker.history.added(sample_of(answer, time.monotonic(), {}))
-        elif not broker.problem and answer is not None:
+        if request and not broker.problem:
             broker.answer = (request, answer)
-        if request != self.request:
+            if request[0] is views.OVERVIEW:
+                broker.metrics = answer
+                broker.history = broker.history.added(sample_of(answer, time.monotonic(), {}))
+        if request and request != self.request:
             self.poll()
         self.show()
 
@@ -271,42 +262,37 @@ class Top(App[None]):
         """Show the answers that are there."""
         if not self.table.is_attached:
             return
-        now, columns, extent = time.time(), [*self.view.columns], ""
+        columns, extent = [*self.view.columns], ""
         if self.view is views.OVERVIEW:
             columns += [broker.name for broker in self.brokers]
             about = {each.name: (each.metrics, each.history, each.state) for each in self.brokers}
             rows = views.overview(about)
         else:
-            rows, extent = self._listing(now)
-        cells = [{name: views.cell(name, row.get(name), now) for name in columns} for row in rows]
-        widths = views.fitting(columns, cells, self.size.width - 2, self.view.gives_way)
+            rows, extent = self._listing()
+        cells = {name: [views.cell(name, row.get(name)) for row in rows] for name in columns}
+        widths = column_widths(cells, self.size.width - 4, self.view.gives_way)
         self.rows = {str(row[self.view.key]): row for row in rows}
-        shown = [[_text(name, texts[name]) for name in widths] for texts in cells]
-        self.table.show(widths, dict(zip(self.rows, shown, strict=True)))
+        texts = [[_text(name, cells[name][n]) for name in widths] for n in range(len(rows))]
+        self.table.show(widths, dict(zip(self.rows, texts, strict=True)))
         self.head.update(self._head(extent))
 
-    def _listing(self, now: float) -> tuple[list[Mapping[str, Any]], str]:
-        """Return the rows of the view, filtered and sorted, and a note about their extent."""
-        view, chosen, _ = self.request
-        if self.broker.answer is None or self.broker.answer[0][:2] != (view, chosen):
+    def _listing(self) -> tuple[list[Mapping[str, Any]], str]:
+        """Return the rows of the view, filtered, and a note about their extent."""
+        view, text, _ = self.request
+        if self.broker.answer is None or self.broker.answer[0][:2] != (view, text):
             return [], ""
-        answer = self.broker.answer[1]
+        answer, (_, words) = self.broker.answer[1], views.read_filter(text, view)
         # A listing of jobs has its rows under its own name.
-        found = [*view.rows(answer[view.call] if view.filters else answer)]
-        rows = [row for row in found if chosen.has(row, view.columns, now)]
-        if by := self.sorted_by:
-            known = [row for row in rows if row.get(by) not in {None, ""}]
-            largest_first = any(isinstance(row[by], (int, float)) for row in known)
-            known.sort(key=lambda row: row[by], reverse=largest_first != self.is_flipped)
-            rows = known + [row for row in rows if row.get(by) in {None, ""}]
+        every = [*view.rows(answer[view.call] if view.filters else answer)]
+        rows = [row for row in every if views.has_words(row, view, words)]
         if len(rows) > MAX_SHOWN:
             extent = f"the first {MAX_SHOWN:,} of {len(rows):,}: filter them with /"
         elif not view.filters or answer["complete"]:
-            extent = "" if found else f"no {view.name}"
+            extent = "" if every else f"no {view.name}"
         else:
             at = answer["searched_to"]
             reached = f", searched back to {views.clock(at)}" if at else ""
-            extent = f"the newest {len(found):,}{reached}: m for more"
+            extent = f"the newest {len(every):,}{reached}: m for more"
         return rows[:MAX_SHOWN], extent
 
     def _head(self, extent: str) -> Text:
@@ -322,14 +308,9 @@ class Top(App[None]):
         text.append("read-only\n" if self.read_only else "\n")
         for number, view in enumerate(views.VIEWS, 1):
             add(f"{number} {view.name}", chosen=view is self.view)
-        typed = self.request[1].text
-        about = (
-            f"filter: {printable(typed)}" if typed else "",
-            f"sorted by {self.sorted_by}" if self.sorted_by else "",
-            extent,
-            printable(self.broker.problem),
-        )
-        return text.append("\n" + "; ".join(filter(None, about)))
+        typed = self.request[1]
+        about = (f"filter: {typed}" if typed else "", extent, self.broker.problem)
+        return text.append("\n" + printable("; ".join(filter(None, about))))
 
     def say(self, text: str) -> None:
         """Show a line below the table, with the time."""
@@ -347,55 +328,42 @@ class Top(App[None]):
 
     def action_view(self, number: int) -> None:
         """Show another view."""
-        self.request, self.sorted_by = (views.VIEWS[number], Filter(""), 1), ""
+        self.request = (views.VIEWS[number], "", 1)
         self.refresh_bindings()
-        self.renew()
+        self.poll()
 
     def action_broker(self) -> None:
         """Show the next broker."""
         place = self.brokers.index(self.broker) + 1
         self.broker = self.brokers[place % len(self.brokers)]
-        self.renew()
+        self.poll()
 
     def action_more(self) -> None:
         """Search one page further back."""
-        view, chosen, pages = self.request
-        self.request = (view, chosen, min(pages + 1, MAX_PAGES))
+        view, text, pages = self.request
+        self.request = (view, text, min(pages + 1, MAX_PAGES))
         self.poll()
-
-    def action_sort(self) -> None:
-        """Sort by the next column."""
-        columns = ["", *self.view.columns]
-        self.sorted_by = columns[(columns.index(self.sorted_by) + 1) % len(columns)]
-        self.show()
-
-    def action_flip(self) -> None:
-        """Reverse the order."""
-        self.is_flipped = not self.is_flipped
-        self.show()
 
     def action_filter(self) -> None:
         """Ask for a filter."""
-        self.box.value = self.request[1].text
+        self.box.value = self.request[1]
         self.box.add_class("open").focus()
-
-    def action_unfilter(self) -> None:
-        """Remove the filter, or close its line."""
-        self._set_filter("")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Use a filter."""
-        self._set_filter(event.value.strip())
+        self.action_set_filter(event.value.strip())
 
-    def _set_filter(self, text: str) -> None:
+    def action_set_filter(self, text: str) -> None:
+        """Use a filter, "" for none, and close its line."""
         try:
-            self.request = (self.view, Filter.read(text, self.view), 1)
+            views.read_filter(text, self.view)
         except SettingsError as error:
             self.say(str(error))
             return
+        self.request = (self.view, text, 1)
         self.box.remove_class("open")
         self.table.focus()
-        self.renew()
+        self.poll()
 
     # Actions
 
@@ -458,15 +426,11 @@ class Top(App[None]):
     def _find(self, broker: Broker, job_id: str) -> None:
         """Ask about a job, in a thread."""
         try:
-            job = broker.app.job(job_id)
-            try:
-                info = job.info(args=True)
-            except NotAllowed:
-                info = job.info()
+            info = info_of(broker.app, job_id)
         except EventMQError as error:
             self.call_later(self.say, str(error))
         else:
-            text = "\n".join(("escape  back", "", *views.details(info, time.time())))
+            text = "\n".join(("escape  back", "", *views.details(info)))
             self.call_later(self.push_screen, Box(text))
 
 

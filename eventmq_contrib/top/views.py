@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from rich.cells import cell_len
-
-from eventmq.cli import printable
-from eventmq.errors import SettingsError, did_you_mean
-from eventmq.sdk import JobState
-from eventmq_contrib.figures import COUNTED, History, duration, error_text
+from eventmq.cli import cell_text, history_of, printable
+from eventmq.errors import SettingsError
+from eventmq_contrib import figures
 
 __all__ = [
-    "FAILED", "JOBS", "OVERVIEW", "QUEUES", "ROWS", "RUNNING", "VIEWS", "WORKERS", "Filter",
-    "View", "bars", "cell", "clock", "details", "fitting", "overview", "rate",
+    "FAILED", "JOBS", "OVERVIEW", "QUEUES", "ROWS", "RUNNING", "VIEWS", "WORKERS", "View", "bars",
+    "cell", "clock", "details", "has_words", "overview", "read_filter",
 ]  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -27,18 +24,8 @@ ROWS = 200
 
 _BARS = "▁▂▃▄▅▆▇█"
 
-#: Columns with Unix times, shown as ages, and with seconds.
-_AGES = frozenset({"created", "finished", "leased"})
-_SPANS = frozenset({"seen", "waited"})
-
-#: Characters of the end of an id that a table shows.
-_ID = 8
-
-#: Width of a column that makes room for others, at least, in characters.
-_NARROW = 12
-
 #: Characters of a text in a table at most; the page of the job has all of it.
-_LONGEST = 300
+_MAX_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,116 +53,40 @@ class View:
     rows: Callable[[Any], Iterable[Row]]
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """A filter: arguments for the broker, and words that a row must contain.
+def read_filter(text: str, view: View) -> tuple[dict[str, str], list[str]]:
+    """Read ``queue=mail state=failed word``: arguments for the broker, and words of a row.
 
-    Attributes:
-        text: The filter as it was typed.
-        arguments: Name -> value.
-        words: Texts; case does not matter.
+    Raises:
+        SettingsError: An argument is unknown to the view.
     """
-
-    text: str
-    arguments: tuple[tuple[str, str], ...] = ()
-    words: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, text: str, view: View) -> Filter:
-        """Read ``queue=mail state=failed word``.
-
-        Raises:
-            SettingsError: An argument is unknown to the view, or has a wrong value.
-        """
-        try:
-            parts = shlex.split(text)
-        except ValueError as error:
-            raise SettingsError(f"the filter {text!r} has an open quotation mark") from error
-        arguments: dict[str, str] = {}
-        words: list[str] = []
-        for part in parts:
-            name, equals, value = part.partition("=")
-            if not equals:
-                words.append(part.lower())
-            elif name not in view.filters:
-                known = ", ".join(f"{each}=" for each in view.filters) or "words only"
-                raise SettingsError(f"{view.name} have no filter {name!r}; allowed: {known}")
-            elif name == "state" and value not in [state.value for state in JobState]:
-                hint = did_you_mean(value, [state.value for state in JobState])
-                raise SettingsError(f"there is no state {value!r}; {hint}")
-            else:
-                arguments[name] = value
-        return cls(text, (*arguments.items(),), (*words,))
-
-    def has(self, row: Row, columns: Sequence[str], now: float) -> bool:
-        """Return whether each word is in a cell of the row."""
-        cells = [cell(name, row.get(name), now).lower() for name in columns]
-        return all(any(word in each for each in cells) for word in self.words)
+    try:
+        parts = shlex.split(text)
+    except ValueError as error:
+        raise SettingsError(f"the filter {text!r} has an open quotation mark") from error
+    arguments = dict(part.split("=", 1) for part in parts if "=" in part)
+    for name in arguments:
+        if name not in view.filters:
+            known = ", ".join(f"{each}=" for each in view.filters) or "words only"
+            raise SettingsError(f"{view.name} have no filter {name!r}; allowed: {known}")
+    return arguments, [part.lower() for part in parts if "=" not in part]
 
 
-def cell(column: str, value: object, now: float) -> str:
-    """Return a value as text that a terminal shows as it is.
-
-    Args:
-        column: Name of its column.
-        value: The value.
-        now: Unix time, for ages.
-    """
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (int, float)):
-        if column in _AGES:
-            return duration(max(0.0, now - value)) if value else "-"
-        if column in _SPANS:
-            return duration(value) if value else "-"
-        return f"{value:,}"
-    text = printable(str(value)[:_LONGEST])
-    return text[-_ID:] if column == "id" else text
+def has_words(row: Row, view: View, words: Iterable[str]) -> bool:
+    """Return whether each word is in a cell of a row; case does not matter."""
+    text = "\0".join(cell(name, row.get(name)) for name in view.columns).lower()
+    return all(word in text for word in words)
 
 
-def fitting(
-    columns: Sequence[str], cells: Sequence[Mapping[str, str]], width: int, gives_way: Sequence[str]
-) -> dict[str, int]:
-    """Return the columns that fit, with their widths in characters.
-
-    Columns that give way are left out one by one while the others would get too little; then the
-    widest are cut, but no id.
-
-    Args:
-        columns: Names, in order.
-        cells: Texts of the rows, by column.
-        width: Characters of the terminal; a column needs two more than its width.
-        gives_way: Names.
-    """
-    widths = {
-        name: max([cell_len(name), *(cell_len(row[name]) for row in cells)]) for name in columns
-    }
-
-    def fits(longest: int) -> bool:
-        return sum(min(each, longest) + 2 for each in widths.values()) <= width
-
-    for name in gives_way:
-        if not fits(_NARROW):
-            widths.pop(name, None)
-    longest = next((n for n in range(max(widths.values()), 1, -1) if fits(n)), 1)
-    return {name: each if name == "id" else min(each, longest) for name, each in widths.items()}
+def cell(column: str, value: object) -> str:
+    """Return a value as text that a terminal shows as it is; of an id, the end."""
+    return cell_text(column, value)[-8 if column == "id" else 0 :][:_MAX_TEXT]
 
 
 # Rows
 
 
-def rate(value: float | None) -> str:
-    """Return a rate as text; it has a digit after the point if it is small."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}/s" if value >= 10 or not value else f"{value:.1f}/s"  # noqa: PLR2004
-
-
-def clock(timestamp: float) -> str:
-    """Return the local time of day of a Unix time."""
-    return time.strftime("%H:%M:%S", time.localtime(timestamp))
+#: Returns the local time of day of a Unix time.
+clock = partial(figures.clock, form="%H:%M:%S", zone=None)
 
 
 def bars(values: Sequence[float], width: int) -> str:
@@ -187,9 +98,7 @@ def bars(values: Sequence[float], width: int) -> str:
 
 def _queue_rows(answer: Sequence[Row]) -> Iterator[Row]:
     for row in answer:
-        unserved = "no worker" if not row["workers"] and (row["waiting"] or row["running"]) else ""
-        notes = filter(None, ("paused" if row["paused"] else "", unserved))
-        yield {**row, "note": ", ".join(notes)}
+        yield {**row, "note": ", ".join(figures.problems_of(row))}
 
 
 def _worker_rows(answer: Sequence[Row]) -> Iterator[Row]:
@@ -206,10 +115,10 @@ def _worker_rows(answer: Sequence[Row]) -> Iterator[Row]:
 
 def _job_rows(answer: Sequence[Row]) -> Iterator[Row]:
     for row in answer:
-        yield {**row, "error": error_text(row.get("error"))}
+        yield {**row, "error": figures.error_text(row.get("error"))}
 
 
-def overview(histories: Mapping[str, tuple[Row | None, History, str]]) -> list[Row]:
+def overview(histories: Mapping[str, tuple[Row | None, figures.History, str]]) -> list[Row]:
     """Return the rows of the overview: a figure each, with a column for each broker.
 
     Args:
@@ -217,65 +126,48 @@ def overview(histories: Mapping[str, tuple[Row | None, History, str]]) -> list[R
             history; and its state as text.
     """
     columns = {
-        name: dict(_figures(answer, history)) | {"state": state} if answer else {"state": state}
+        name: {"state": state} | dict(_figures(answer, history) if answer else ())
         for name, (answer, history, state) in histories.items()
     }
-    names = dict.fromkeys(["state", *(name for each in columns.values() for name in each)])
+    names = dict.fromkeys(name for each in columns.values() for name in each)
     return [
         {"figure": name, **{broker: each.get(name) for broker, each in columns.items()}}
         for name in names
     ]
 
 
-def _figures(answer: Row, history: History) -> Iterator[tuple[str, str]]:
-    queues, workers = answer["queues"], answer["workers"]
+def _figures(answer: Row, history: figures.History) -> Iterator[tuple[str, str]]:
+    texts = figures.figures_of(answer, history)
+    rates = {name: history.rate(name) for name in ("ended", *figures.COUNTED)}
     yield "broker", f"{answer['version']}, {answer['role']}, since {clock(answer['started'])}"
-    yield "ended", rate(history.rate("ended"))
-    yield "last minute", bars(history.rates("ended"), 30)
-    for name in COUNTED:
-        value = history.rate(name)
-        if value or name in {"submitted", "failed"}:
-            yield name, rate(value)
+    yield "last 30 s", bars(history.rates("ended"), 30)
+    for name, value in rates.items():
+        if value or name in {"ended", "submitted", "failed"}:
+            yield name, "-" if value is None else f"{figures.number_text(value)}/s"
     for name in ("waiting", "delayed", "blocked", "running"):
-        yield name, f"{sum(row[name] for row in queues):,}"
-    yield "failed, kept", f"{sum(row['failed'] for row in queues):,}"
-    for share in (50, 95, 99):
-        yield f"start delay {share} %", history.start_delay(share / 100)
-    oldest = max((row["oldest"] for row in queues), default=0.0)
-    yield "oldest job waits", duration(oldest) if oldest else "-"
-    used, slots = (sum(row[place] for row in workers) for place in (1, 2))
-    yield "workers", f"{answer['sessions']}, {used} of {slots} slots busy"
-    unserved = [row["name"] for row in queues if row["waiting"] and not row["workers"]]
-    paused = [row["name"] for row in queues if row["paused"]]
-    notes = (("no worker", unserved), ("paused", paused))
-    yield "attention", "; ".join(f"{what}: {', '.join(names)}" for what, names in notes if names)
+        yield name, texts[name]
+    yield "failed, kept", texts["failed"]
+    for share in ("50", "95", "99"):
+        yield f"start delay {share} %", texts[f"p{share}"]
+    yield "oldest job waits", texts["oldest"]
+    yield "workers", f"{texts['workers']}, {texts['slots']} slots busy"
+    notes = ((row["name"], ", ".join(figures.problems_of(row))) for row in answer["queues"])
+    yield "attention", "; ".join(f"{name}: {note}" for name, note in notes if note)
 
 
-def details(info: Row, now: float) -> Iterator[str]:
+def details(info: Row) -> Iterator[str]:
     """Yield the lines about one job, each safe to print.
 
     Args:
-        info: Result of `eventmq.Job.info`.
-        now: Unix time, for ages.
+        info: Result of `info_of`.
     """
     for name in ("id", "task", "queue", "state", "attempt", "worker"):
-        yield f"{name:<9} {printable(str(info[name] or '-'))}"
-    for name in ("created", "leased", "finished"):
-        if info.get(name):
-            yield f"{name:<9} {clock(info[name])}, {duration(max(0.0, now - info[name]))} ago"
-    if "args" not in info:
-        yield "arguments not allowed for this key"
-    elif info.get("args_note"):
-        yield f"arguments {printable(info['args_note'])}"
-    else:
-        named = (f"{name}={value!r}" for name, value in (info["kwargs"] or {}).items())
-        shown = ", ".join((*map(repr, info["args"] or ()), *named))
-        yield f"arguments {printable(shown[:_LONGEST]) or 'none'}"
-    for row in info.get("attempts", ()):
-        yield f"attempt {row['attempt']} failed at {clock(row['at'])}"
+        yield f"{name:<9} {cell_text(name, info[name])}"
+    yield f"arguments {printable(', '.join(figures.arguments_of(info))[:_MAX_TEXT]) or 'none'}"
+    for at, _, text in history_of(info):
+        yield f"{clock(at)}  {printable(text)}"
     if error := info.get("error"):
         yield ""
-        yield from map(printable, f"{error.type}: {error.message}".splitlines())
         yield from map(printable, error.traceback.splitlines())
 
 
@@ -295,7 +187,7 @@ WORKERS = View(
     columns=(
         "name", "pool", "slots", "running", "runs", "leased", "tasks", "queues", "seen", "version",
     ),
-    gives_way=("version", "tasks", "seen", "pool"),
+    gives_way=("version", "tasks", "seen", "pool", "leased", "queues"),
 )  # fmt: skip
 
 RUNNING = View(

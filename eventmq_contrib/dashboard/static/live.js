@@ -15,15 +15,8 @@
   let source = null;
   let release = null; // ends the leadership
   let waiting = null; // aborts the wait for it
-  let poll = 0;
-  let retry = 0;
+  let poll = 0; // timer of the next poll
   let refreshed = Date.now();
-
-  const address = new URL(location.href);
-  if (address.searchParams.has("note")) {
-    address.searchParams.delete("note");
-    history.replaceState(null, "", address);
-  }
 
   function show(news) {
     cells = news;
@@ -87,13 +80,13 @@
     if (channel) channel.postMessage(news);
   }
 
-  function stopPolling() {
-    clearInterval(poll);
-    clearTimeout(retry);
-    poll = retry = 0;
-  }
-
-  async function ask() {
+  async function ask(polls) {
+    if (release && polls >= RETRY / POLL) {
+      poll = 0;
+      openStream();
+      return;
+    }
+    poll = setTimeout(ask, POLL, polls + 1);
     try {
       const answer = await fetch(`${root}/live.json`, { cache: "no-store" });
       if (!answer.ok) throw new Error(String(answer.status));
@@ -101,16 +94,6 @@
     } catch (_) {
       connected(false);
     }
-  }
-
-  function startPolling() {
-    if (poll) return;
-    ask();
-    poll = setInterval(ask, POLL);
-    retry = setTimeout(function () {
-      stopPolling();
-      if (release) openStream();
-    }, RETRY);
   }
 
   function openStream() {
@@ -121,13 +104,14 @@
       connected(false);
       if (source && source.readyState === EventSource.CLOSED) {
         source = null;
-        startPolling(); // no stream is left
+        ask(0); // no stream is left
       }
     });
   }
 
   function close() {
-    stopPolling();
+    clearTimeout(poll);
+    poll = 0;
     if (source) source.close();
     if (waiting) waiting.abort();
     if (release) release();
@@ -138,7 +122,7 @@
   function open() {
     if (waiting || release || poll) return;
     if (!channel || !navigator.locks) {
-      startPolling();
+      ask(0);
       return;
     }
     waiting = new AbortController();

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from eventmq.errors import SettingsError
 from eventmq_contrib.dashboard import OPERATOR, READ_ONLY, User, application, header_user
-from eventmq_contrib.dashboard.access import ROUNDS, hash_password, read_passwords, read_tokens
+from eventmq_contrib.dashboard.access import ROUNDS, BasicAccess, TokenAccess, hash_password
 from tests.contrib.dashboard.conftest import SAME_SITE, Browser
 
 if TYPE_CHECKING:
@@ -194,11 +194,16 @@ def test_a_changed_cookie_is_refused(app: EventMQ, change: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "error"),
-    [("short\n", "at least 22"), ("x" * 30 + " admin\n", "'admin' is no role"), ("\n", "is empty")],
+    [
+        ("short\n", "at least 22"),
+        ("x" * 30 + " admin\n", "'admin' is no role"),
+        ("x" * 30 + " operator olga perez\n", "more than three words"),
+        ("\n", "is empty"),
+    ],
 )
 def test_a_malformed_token_file_is_an_error(tmp_path: Path, text: str, error: str) -> None:
     with pytest.raises(SettingsError, match=error):
-        read_tokens(private(tmp_path / "tokens", text))
+        TokenAccess(private(tmp_path / "tokens", text))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX")
@@ -206,9 +211,9 @@ def test_a_file_that_others_can_read_is_an_error(tmp_path: Path) -> None:
     path = private(tmp_path / "tokens", "x" * 30)
     path.chmod(0o644)
     with pytest.raises(SettingsError, match="chmod 600"):
-        read_tokens(path)
+        TokenAccess(path)
     with pytest.raises(SettingsError, match="cannot be read"):
-        read_tokens(tmp_path / "none")
+        TokenAccess(tmp_path / "none")
 
 
 # Passwords
@@ -244,7 +249,7 @@ def test_basic_authentication(serve: Callable[..., TestClient], passwords: Path)
 
 def test_a_malformed_password_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="--hash-password"):
-        read_passwords(private(tmp_path / "passwords", "olga plaintext\n"))
+        BasicAccess(private(tmp_path / "passwords", "olga plaintext\n"))
 
 
 def test_passwords_are_hashed_slowly() -> None:
@@ -292,7 +297,7 @@ def test_a_function_may_be_a_coroutine_function(serve: Callable[..., TestClient]
 
 
 def test_one_access_at_most(app: EventMQ, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="give one of"):
+    with pytest.raises(SettingsError, match="one access is allowed"):
         application(app, user=lambda _: None, token_file=tmp_path / "x")
     with pytest.raises(SettingsError, match="needs a broker"):
         application({})

@@ -97,9 +97,15 @@ def test_it_shows_the_brokers_and_ends_with_a_key(
 
 
 @pytest.mark.parametrize(("options", "error"), [
-    (["--broker", "shop="], "'shop=' is not written as NAME=URL"),
-    (["--broker", f"a={NOWHERE}", "--broker", f"a={NOWHERE}"], "two brokers have the name 'a'"),
-    (["-A", "shop", "--broker", f"a={NOWHERE}", "--broker", NOWHERE], "-A names the app of one"),
+    (["--broker", "shop="], "'shop=' is not NAME=URL"),
+    (
+        ["--broker", f"a={NOWHERE}", "--broker", f"a={NOWHERE}"],
+        f"'a={NOWHERE}' is not NAME=URL with a name of its own",
+    ),
+    (
+        ["-A", "shop", "--broker", f"a={NOWHERE}", "--broker", f"b={NOWHERE}"],
+        "-A names the app of one",
+    ),
     ([], 'a page needs a terminal; "eventmq status" prints such figures once'),
 ])  # fmt: skip
 def test_a_wrong_use_is_named(options: list[str], error: str) -> None:

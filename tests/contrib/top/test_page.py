@@ -47,7 +47,7 @@ def test_the_overview_shows_what_happens(shop: Shop, drive: Drive) -> None:
     shop.app.send("good", queue="idle")
 
     async def story(page: Page) -> None:
-        await page.shows("shop: up", "attention         no worker: idle")
+        await page.shows("shop: up", "attention         idle: no worker")
         for _ in range(20):
             shop.app.send("good")
         shop.app.send("hold")
@@ -124,7 +124,7 @@ def test_a_listing_says_how_far_it_reaches_and_a_key_goes_on(shop: Shop, drive: 
 
 @pytest.mark.parametrize(("typed", "said"), [
     ("colour=red", "jobs have no filter 'colour'; allowed: queue=, task=, state=, key="),
-    ("state=runing", "there is no state 'runing'; did you mean 'running'?"),
+    ("state=runing", "state is one of blocked"),
     ("'mail", 'the filter "\'mail" has an open quotation mark'),
 ])  # fmt: skip
 def test_a_wrong_filter_is_named(shop: Shop, drive: Drive, typed: str, said: str) -> None:
@@ -133,36 +133,6 @@ def test_a_wrong_filter_is_named(shop: Shop, drive: Drive, typed: str, said: str
         page.pilot.app.query_one("Input").value = typed  # type: ignore[attr-defined]
         await page.press("enter")
         await page.shows(said)
-
-    drive({"shop": shop.client()}, story)
-
-
-def test_rows_are_sorted_by_the_column_that_a_key_chooses(shop: Shop, drive: Drive) -> None:
-    """Of numbers the largest is first, of texts the first of the alphabet; a key reverses it."""
-    for queue, count in (("a", 1), ("c", 3), ("b", 2)):
-        for _ in range(count):
-            shop.app.send("good", queue=queue)
-
-    async def order(page: Page, expected: str) -> None:
-        def rows() -> str:
-            words = [line.split() for line in page.text.splitlines()]
-            return "".join(each[0] for each in words if len(each) > 5 and each[0] in {*"abc"})
-
-        for _ in range(200):
-            if rows() == expected:
-                return
-            await page.pilot.pause(0.05)
-        raise AssertionError(page.text)
-
-    async def story(page: Page) -> None:
-        await page.press("2", "s")
-        await page.shows("sorted by name")
-        await order(page, "abc")
-        await page.press("s")
-        await page.shows("sorted by waiting")
-        await order(page, "cba")
-        await page.press("S")
-        await order(page, "abc")
 
     drive({"shop": shop.client()}, story)
 
@@ -344,7 +314,8 @@ def test_a_key_without_rights_is_told_what_it_lacks(keyed: Keyed, drive: Drive) 
 
 
 @pytest.mark.parametrize(("rights", "arguments"), [
-    ({}, "arguments not allowed for this key"), ({"show_arguments": True}, "arguments 'secret'"),
+    ({}, "another key than 'eye'"),
+    ({"show_arguments": True}, 'arguments "secret"'),
 ])  # fmt: skip
 def test_a_viewer_sees_everything_and_acts_on_nothing(
     keyed: Keyed, drive: Drive, rights: dict[str, bool], arguments: str
@@ -385,8 +356,8 @@ def test_names_errors_and_arguments_are_shown_escaped(shop: Shop, drive: Drive) 
     shop.state_is(failed := shop.app.send(HOSTILE, (HOSTILE,)), "failed")
 
     async def story(page: Page) -> None:
-        await page.shows(f"no worker: {SHOWN}")
-        await page.press("2", "s")
+        await page.shows(f"{SHOWN}: no worker")
+        await page.press("2")
         await page.shows(SHOWN)
         await page.press("p")
         await page.shows(f"Pause queue {SHOWN}")
@@ -396,7 +367,7 @@ def test_names_errors_and_arguments_are_shown_escaped(shop: Shop, drive: Drive) 
         await page.shows(f"{failed.id[-8:]}  {SHOWN}", f"ValueError: {SHOWN}")
         await page.press("enter")
         await page.shows(f"task      {SHOWN}", "escape  back")
-        await page.shows("arguments '[red]x[/red][/] ", f"ValueError: {SHOWN}")
+        await page.shows('arguments "[red]x[/red][/] ', f"ValueError: {SHOWN}")
         assert HOSTILE not in page.text
         await page.press("escape", "5", "slash")
         await page.types("[red]")

@@ -80,7 +80,8 @@ def snapshot() -> Snapshot:
         samples.append(Sample(NOW - 90 + second, 1, counts, Counter(waits)))
     queues = [
         {"name": name, "waiting": row[0], "running": row[1], "delayed": row[2], "failed": row[3],
-         "workers": row[4], "waited": row[5], "paused": name == "reports", "limits": ""}
+         "workers": row[4], "waited": row[5], "oldest": row[5], "blocked": 0,
+         "paused": name == "reports", "limits": ""}
         for name, row in QUEUES.items()
     ]  # fmt: skip
     jobs = [
@@ -90,8 +91,8 @@ def snapshot() -> Snapshot:
     ]  # fmt: skip
     workers = [[f"web-{n}:{4100 + n}", running, 8] for n, running in enumerate((8, 8, 7, 8, 6, 8))]
     return Snapshot(
-        at=NOW, metrics={"jobs": jobs, "workers": workers}, queues=queues,
-        history=History(90.0, (*samples,)),
+        at=NOW, metrics={"jobs": jobs, "workers": workers, "queues": queues}, queues=queues,
+        history=History((*samples,)),
         status={"version": "1.0.0", "role": "active", "started": NOW - 86_400 * 9}, missing="",
     )  # fmt: skip
 
@@ -146,7 +147,7 @@ def job(_: str, **__: Any) -> dict[str, Any]:
     )
     attempts = [
         {"attempt": number, "at": NOW - 46.0 + at, "worker": row["worker"], "ran": ran,
-         "error": error}
+         "error": error, "delivery": number, "started": NOW - 46.0 + at - ran}
         for number, at, ran in ((1, 3.9, 0.8), (2, 6.0, 1.1))
     ]  # fmt: skip
     return {
@@ -161,7 +162,7 @@ def dashboard() -> Dashboard:
     broker, figures = made.brokers.brokers["shop"], snapshot()
     broker.snapshot = figures
     for name, answer in {
-        "refresh": lambda *_: figures, "poll": lambda: None, "failures": failures, "job": job,
+        "refresh": lambda *_: figures, "failures": failures, "job": job,
         "graph": lambda _: (graph(), 6),
     }.items():  # fmt: skip
         setattr(broker, name, answer)

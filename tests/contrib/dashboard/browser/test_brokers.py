@@ -121,7 +121,7 @@ def test_a_job_of_another_broker_is_not_found(
     page.goto(f"{site.url}/b/{site.owner}/jobs/{job.id}")
     expect(page.get_by_role("heading", level=1)).to_have_text("mail.send delayed")
     page.goto(f"{site.url}/b/shop/jobs/{job.id}")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not Found")
     expect(page.get_by_role("alert").last).to_contain_text(f"No job with id '{job.id}'")
     assert [] == tab.obstacles(axe)
     tab.forgive(1, "404")
