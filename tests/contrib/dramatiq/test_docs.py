@@ -68,7 +68,9 @@ def run(tmp_path: Path) -> Callable[..., None]:
     return run
 
 
-@pytest.mark.parametrize("name", ["with_eventmq.py", "with_dramatiq.py", "with_huey.py"])
+@pytest.mark.parametrize(
+    "name", ["first.py", "with_eventmq.py", "with_dramatiq.py", "with_huey.py"]
+)
 def test_the_patterns_on_the_page_run(run: Callable[..., None], name: str) -> None:
     run(name)
 
