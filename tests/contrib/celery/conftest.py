@@ -93,6 +93,16 @@ def wait():
         current_job().check()
 
 
+@shared_task
+def slow(mark):
+    path = os.path.join(os.path.dirname(__file__), mark)
+    with open(path, "a") as file:
+        file.write("x")
+    if os.path.getsize(path) == 1:  # the worker is killed meanwhile
+        time.sleep(60)
+    return os.path.getsize(path)
+
+
 @shared_task(bind=True)
 def report(self):
     self.update_state(state="PROGRESS", meta={"current": 3, "total": 4, "step": "zip"})

@@ -117,3 +117,16 @@ def test_pickle_is_refused_and_kept(old, new, workers):
 def kept(new):
     for row in new.ask("failed", {"queue": "new"})["failed"]:
         yield "application/x-python-serialize" in str(row["error"])
+
+
+def test_the_result_of_a_task_whose_worker_was_killed_arrives(old, system):
+    """It runs again elsewhere, as any job does."""
+    worker = ("worker", "-A", "shop", "--broker", system.address, "-c", "1", "-Q", "killed")
+    victim, _ = system.start(*worker, "--pool", "threads")
+    result = call(old, "shop.slow", "mark", queue="killed")
+    until((system.folder / "mark").exists, "it runs")
+    victim.kill9()
+    second, _ = system.start(*worker, "--pool", "threads")
+    assert result.get(timeout=DEADLINE) == 2
+    second.terminate()
+    assert second.wait(DEADLINE) == 0
