@@ -260,7 +260,10 @@ class CeleryTask(Generic[P, R]):
                 raise SettingsError(f"task {self.name}: retry(eta={eta!r}) needs a time zone")
             countdown = max(0.0, eta.timestamp() - time.time())
         delay = self.default_retry_delay if countdown is None else countdown
-        raise eventmq.Retry(str(exc or ""), countdown=float(delay)) from exc
+        error = eventmq.Retry(str(exc or ""), countdown=float(delay))
+        if exc is None:
+            raise error  # the error that is being handled, if there is one, is that of the attempt
+        raise error from exc
 
     def update_state(
         self,

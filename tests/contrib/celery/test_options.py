@@ -167,6 +167,21 @@ def test_the_last_retry_raises_what_celery_raises(app):
     assert caught == [MaxRetriesExceededError]
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_the_error_of_an_attempt_is_kept(app, given):
+    @shared_task(name="options.kept", bind=True, max_retries=1)
+    def kept(self):
+        try:
+            raise KeyError("no stock")
+        except KeyError as error:
+            raise self.retry(countdown=1, **({"exc": error} if given else {}))  # noqa: B904 - as tasks do
+
+    with use_app(app) as inline:
+        job = app.tasks["options.kept"].delay()
+        inline.drain()
+        assert "no stock" in str(job.info()["attempts"][0])
+
+
 @pytest.mark.parametrize(
     "arguments", [{"throw": False}, {"queue": "x"}, {"max_retries": 9}, {"args": (1,)}]
 )
