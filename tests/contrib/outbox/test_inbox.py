@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -29,11 +31,12 @@ class Brokers(System):
         self.url = url
         self.database = psycopg.connect(url, autocommit=True)
 
-    def start_broker(self, bind: str = "tcp://127.0.0.1:0") -> Process:
+    def start_broker(self, *options: str) -> Process:
         """Start a broker, whose address peers know then as well."""
         process, line = self.start(
-            "broker", "--store", self.url, "--store-option", "inbox=true", "--bind", bind,
-            "--data-dir", str(self.folder / f"data{len(self.processes)}"),
+            "broker", "--store", self.url, "--store-option", "inbox=true", "--bind",
+            "tcp://127.0.0.1:0", "--data-dir", str(self.folder / f"data{len(self.processes)}"),
+            *options,
         )  # fmt: skip
         address = next(w for w in line.split() if "tcp://" in w).partition("=")[2]
         self.address = ",".join(filter(None, [self.address, address]))
@@ -43,11 +46,11 @@ class Brokers(System):
         for statement in outbox.DDL["postgresql"]:
             self.database.execute(statement)
 
-    def write(self, app: EventMQ, numbers: range) -> None:
-        """Write a job for each number, in one transaction."""
+    def write(self, app: EventMQ, numbers: range) -> list[str]:
+        """Write a job for each number, in one transaction; return their ids."""
         with psycopg.connect(self.url) as connection:
-            for number in numbers:
-                outbox.send(connection, app.signature("survivor.work", number))
+            task = "survivor.work"
+            return [outbox.send(connection, app.signature(task, number)).id for number in numbers]
 
     def rows(self) -> list[tuple[str, str]]:
         """Return id and error of the rows."""
@@ -122,6 +125,26 @@ def test_a_broker_goes_on_without_the_table_and_with_rows_that_cannot_be_read(br
     assert 4 == queue["waiting"]
     broker.terminate()
     assert 0 == broker.wait(20)
+
+
+def test_with_keys_the_settings_of_the_broker_name_that_of_a_client(brokers, monkeypatch):
+    keys = brokers.folder / "keys"
+    for arguments in (
+        "new --broker --keys-dir keys", "new inbox",
+        "authorize inbox.key --role client --keys-dir keys",
+    ):  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-m", "eventmq", "keys", *arguments.split()],
+            cwd=brokers.folder, check=True, timeout=50, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    monkeypatch.setenv("EVENTMQ_KEY_FILE", str(brokers.folder / "inbox.key_secret"))
+    monkeypatch.setenv("EVENTMQ_BROKER_KEY_FILE", str(keys / "broker.key"))
+    brokers.make_table()
+    brokers.start_broker("--keys-dir", str(keys))
+    app = brokers.app()
+    ids = brokers.write(app, range(3))
+    until(lambda: not brokers.rows(), "the rows are sent")
+    assert ["queued"] * 3 == [app.job(job_id).state for job_id in ids]
 
 
 def test_a_relay_that_is_not_active_does_not_read(shop, app):
