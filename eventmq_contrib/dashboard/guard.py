@@ -107,7 +107,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 if _local_path(scope).startswith("/static/"):
-                    headers["Cache-Control"] = "no-cache"
+                    headers["Cache-Control"] = "max-age=60"  # seconds
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)

@@ -94,7 +94,7 @@ class Dashboard(Starlette):
         report: str | Path | None = None,
     ) -> None:
         if sum(each is not None for each in (user, token_file, basic_auth)) > 1:
-            raise SettingsError("one access is allowed: a user, a token file or basic authentication")
+            raise SettingsError("only one access is allowed: user, token_file or basic_auth")
         apps = {"broker": app} if isinstance(app, EventMQ) else dict(app)
         if not apps or not all(apps):
             raise SettingsError("a dashboard needs a broker, and each of several a name")

@@ -201,11 +201,7 @@ def run(*arguments: str) -> tuple[int, str]:
         (["--bind", "http://"], WRONG_USAGE, "is not an address such as http://127.0.0.1"),
         (["--bind", "ftp://127.0.0.1"], WRONG_USAGE, "is not an address"),
         (["--bind", "127.0.0.1:x"], WRONG_USAGE, "is not an address"),
-        (
-            ["--token-file", "x", "--basic-auth", "y"],
-            FAILED,
-            "one access is allowed: a user, a token",
-        ),
+        (["--token-file", "x", "--basic-auth", "y"], FAILED, "only one access is allowed"),
         (["--user-header", "X-User"], WRONG_USAGE, "belong together"),
         (["--token-file", "/nowhere"], FAILED, "cannot be read"),
         (["--trusted-proxy", "nginx", "--user-header", "X-User"], FAILED, "name addresses"),

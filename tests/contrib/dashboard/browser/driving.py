@@ -49,7 +49,7 @@ def pack(number=1):
 
 @app.task(name="shop.mend", keep_logs=True)
 def mend(path):
-    logging.getLogger("shop").warning("looks for a file")
+    logging.getLogger("shop").critical("looks for a file")
     if not os.path.exists(path):
         raise ConnectionError("no answer from 10.0.0.8")
 
@@ -62,6 +62,11 @@ def hold(path):
             link.recv(1)
     except OSError:  # the listener is closed
         pass
+
+
+@app.task(name="shop.fail")
+def fail():
+    raise ValueError("it never works")
 
 
 @app.task(name="<i>task</i>")
@@ -153,7 +158,7 @@ class Shop:
             self.app = EventMQ("client", broker=self.address)
             self.worker = self.shell.start(
                 "worker", "-A", "shop", "--broker", self.address, "--pool", "threads", "-c", "4",
-                "-Q", "default,quick,slow",
+                "-Q", "default,quick,slow,broken", "-qqq",
             )  # fmt: skip
             self.start_dashboard()
             self.worker.ready()

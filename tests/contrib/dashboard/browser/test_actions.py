@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
-from eventmq import chain
+from eventmq import chain, every
 from tests.contrib.dashboard.browser.driving import expect
 from tests.support.system import until
 
@@ -98,6 +100,67 @@ def test_a_schedule_is_run_now_and_switched_off(shop: Shop, tab: Tab) -> None:
         expect(page.locator(".note")).to_have_text(f"Schedule nightly is {done}.")
         (stored,) = [each for each in shop.app.schedules.list() if each.name == "nightly"]
         assert (done == "enabled") == stored.enabled
+
+
+def fire_times(page: Any) -> Any:
+    """Return the rows with the next fire times of a schedule."""
+    return page.get_by_role("region", name="Next fire times").locator("tbody tr")
+
+
+def fired_jobs(page: Any) -> Any:
+    """Return the rows of the jobs that a schedule fired."""
+    return page.get_by_role("region", name="Jobs that it fired").locator("tbody tr")
+
+
+def test_one_schedule_shows_its_next_five_fire_times(shop: Shop, tab: Tab) -> None:
+    """In UTC and in its zone: the next five nights."""
+    page = tab.open("schedules")
+    page.get_by_role("link", name="nightly", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Schedule nightly")
+    expect(page.locator("main")).to_contain_text("cron 0 3 * * *, zone Europe/Paris")
+    expect(fire_times(page)).to_have_count(5)
+    zone = ZoneInfo("Europe/Paris")
+    first = datetime.now(zone).replace(hour=3, minute=0, second=0, microsecond=0)
+    nights = [first + timedelta(days=n) for n in range(7)]
+    local = [each.strftime("%Y-%m-%d %H:%M:%S %Z") for each in nights]
+    shown = [row.split("\t") for row in fire_times(page).all_inner_texts()]
+    assert [row[2] for row in shown] in [local[:5], local[1:6]]
+    at = nights[local.index(shown[0][2])].astimezone(timezone.utc)
+    assert at.strftime("%Y-%m-%d %H:%M:%S") == shown[0][1]
+
+
+def test_one_schedule_shows_the_jobs_that_it_fired_until_it_is_switched_off(
+    shop: Shop, tab: Tab
+) -> None:
+    """By itself; a job of "run now" is not among them."""
+    shop.app.schedule("often", shop.app.signature("shop.pack", 3), every(seconds=1))
+    beat = shop.shell.start("beat", "-A", "shop", "--broker", shop.address)
+    page = tab.open("schedules/often")
+    page.evaluate("window.loaded = true")
+    until(lambda: fired_jobs(page).filter(has_text="succeeded").count() >= 2, "two ran")
+    assert page.evaluate("window.loaded")
+    page.get_by_role("link", name="Disable").click()
+    page.get_by_role("button", name="Disable the schedule").click()
+    expect(page.locator(".note")).to_have_text("Schedule often is disabled.")
+    assert not shop.app.schedules.get("often").enabled
+    page = tab.open("schedules/often")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Schedule often disabled")
+    expect(page.locator("main")).to_contain_text("None while it is disabled.")
+    expect(fired_jobs(page).filter(has_text=re.compile("queued|running"))).to_have_count(0)
+    fired = fired_jobs(page).locator("a.id").evaluate_all("(all) => all.map((x) => x.title)")
+    assert {"succeeded"} == {shop.app.job(job_id).state for job_id in fired}
+    page.get_by_role("link", name="Run now").first.click()
+    page.get_by_role("button", name="Run now").click()
+    expect(page.locator(".note")).to_have_text(re.compile(r"Schedule often was run: job \w+\."))
+    job = shop.app.job(page.locator(".note").inner_text().split()[-1].rstrip("."))
+    until(lambda: job.state == "succeeded", "its job ran")
+    assert job.id not in fired
+    page = tab.open("schedules/often")
+    expect(fired_jobs(page)).to_have_count(len(fired))
+    page.get_by_role("link", name="jobs of the task").click()
+    expect(page.locator(f'a[title="{job.id}"]')).to_be_visible()
+    shop.app.schedules.remove("often")
+    beat.stop()
 
 
 def test_whoever_says_no_does_nothing(shop: Shop, tab: Tab) -> None:
