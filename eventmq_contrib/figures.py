@@ -1,6 +1,6 @@
 """Figures of a broker for pages: rates and start delays of the last minute, and their texts.
 
-Nothing here asks a broker, or knows how a page shows a figure.
+Nothing here asks a broker.
 """
 
 from __future__ import annotations

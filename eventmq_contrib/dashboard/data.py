@@ -1,8 +1,8 @@
 """What the dashboard knows of its brokers: calls, and one snapshot a second for all viewers.
 
 Every call of a broker is made here, in a bounded number of threads, so that the event loop never
-waits for one. A thread polls while pages are open and ends with the last one; the number of open
-pages makes no difference to the broker.
+waits for one. A thread polls while pages are open, and else asks nothing; the number of open pages
+makes no difference to the broker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 #: Seconds between two polls, and for which their answers are used.
 EVERY: Final = 1.0
 
-#: Seconds after the last look after which polling ends.
+#: Seconds after the last look after which nothing is polled.
 IDLE: Final = 10.0
 
 #: Seconds for which a broker that did not answer is not asked again by a page.
@@ -343,7 +343,8 @@ class Brokers:
 
     def __init__(self, apps: Mapping[str, EventMQ]) -> None:
         self.brokers = {name: Broker(name, app) for name, app in apps.items()}
-        self._pool = ThreadPoolExecutor(THREADS + len(apps), "eventmq-dashboard")
+        self._pool = ThreadPoolExecutor(THREADS, "eventmq-dashboard")
+        self._polls = ThreadPoolExecutor(len(apps), "eventmq-dashboard-polls")
         self._poller = threading.Thread(target=self._poll, name="eventmq-polls", daemon=True)
         self._closed = threading.Event()
         self._starting, self._looked_at, self._waiting = threading.Lock(), 0.0, 0
@@ -389,7 +390,7 @@ class Brokers:
             if self.listeners or time.monotonic() - self._looked_at < IDLE:
                 with contextlib.suppress(RuntimeError):  # the pool is shut down
                     brokers = (each for each in self.brokers.values() if not each.lock.locked())
-                    polls = [self._pool.submit(each.refresh, EVERY / 2) for each in brokers]
+                    polls = [self._polls.submit(each.refresh, EVERY / 2) for each in brokers]
                     wait(polls, EVERY / 2)  # one that is away holds up no other
             for listener in [*self.listeners]:
                 listener()
@@ -398,8 +399,7 @@ class Brokers:
     def close(self) -> None:
         """End polling and threads. Idempotent."""
         self._closed.set()
-        for listener in [*self.listeners]:
-            listener()
         if self._poller.ident is not None:
             self._poller.join(TIMEOUT)
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._polls.shutdown(wait=False, cancel_futures=True)
