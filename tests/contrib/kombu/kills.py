@@ -98,7 +98,7 @@ def measure(kind: str, kills: int, folder: Path) -> dict[str, int]:
 
     def send() -> None:
         nonlocal sent
-        from killed import note  # type: ignore[import-not-found] - the module is written above
+        from killed import note  # type: ignore[import-not-found]
 
         while not stopped.is_set():
             try:
