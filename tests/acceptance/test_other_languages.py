@@ -21,7 +21,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     address = f"tcp://127.0.0.1:{free_port()}"
     shell = Shell(tmp_path, EVENTMQ_BIND=address, EVENTMQ_BROKER=address)
     assert ["client.py", "shop.py", "worker.py", "count.py"] == write_files(
-        "howto/clients-in-other-languages.rst", tmp_path
+        "howto/extend/clients-in-other-languages.rst", tmp_path
     )
     yield shell
     shell.close()

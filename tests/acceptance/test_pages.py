@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def test_the_tests_on_the_page_about_testing_pass(tmp_path: Path) -> None:
-    names = write_files("howto/test-your-tasks.rst", tmp_path)
+    names = write_files("howto/tasks/test-your-tasks.rst", tmp_path)
     assert names == ["shop.py", "pytest.ini", "test_shop.py", "test_more.py"]
     ran = run_pytest(tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -19,7 +19,7 @@ def test_the_tests_on_the_page_about_testing_pass(tmp_path: Path) -> None:
 
 
 def test_the_middleware_on_its_page_works(tmp_path: Path) -> None:
-    names = write_files("howto/middleware.rst", tmp_path)
+    names = write_files("howto/extend/middleware.rst", tmp_path)
     assert names == ["tracing.py", "shop.py", "test_tracing.py"]
     ran = run_pytest(tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -27,7 +27,7 @@ def test_the_middleware_on_its_page_works(tmp_path: Path) -> None:
 
 
 def test_the_module_on_the_page_for_users_of_celery_works_as_described(tmp_path: Path) -> None:
-    names = write_files("howto/coming-from-celery.rst", tmp_path)
+    names = write_files("howto/migrate/coming-from-celery.rst", tmp_path)
     assert {"shop.py", "test_shop.py"} < {*names}
     ran = run_pytest(tmp_path, "test_shop.py")
     assert ran.returncode == 0, ran.stdout + ran.stderr

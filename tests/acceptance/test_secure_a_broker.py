@@ -15,7 +15,7 @@ from tests.support.shell import Shell, free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/howto/secure-a-broker.rst"
+PAGE = Path(__file__).resolve().parents[2] / "docs/howto/operate/secure-a-broker.rst"
 BLOCK = re.compile(
     r"\.\. code-block:: (\w+)\n(?:   :caption: (.*)\n)?\n((?:(?:    .*)?\n)+)", re.MULTILINE
 )

@@ -15,7 +15,7 @@ from tests.support.system import Process, System, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "streams.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "tasks" / "streams.rst"
 
 APP = """
 import time

@@ -10,7 +10,7 @@ import pytest
 
 from eventmq import EventMQ, ResultTooLarge, chain, chord, group
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "compose-jobs.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "workflows" / "compose-jobs.rst"
 
 
 def test_the_examples_of_the_page_do_what_they_say() -> None:

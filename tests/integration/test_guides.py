@@ -16,14 +16,14 @@ BLOCK = re.compile(r"^\.\. code-block:: python\n\n((?:(?: {3}.*)?\n)+)", re.MULT
 #: Page -> how many blocks it has. Each page has assertions of its own.
 PAGES = {
     "explanation/performance.rst": 1,
-    "howto/arguments-and-results.rst": 3,
-    "howto/order-jobs.rst": 3,
-    "howto/replay-failed-jobs.rst": 2,
-    "howto/retries.rst": 5,
-    "howto/several-brokers.rst": 1,
-    "howto/stop-jobs.rst": 5,
-    "howto/troubleshooting.rst": 5,
-    "howto/upgrade.rst": 1,
+    "howto/tasks/arguments-and-results.rst": 3,
+    "howto/tasks/order-jobs.rst": 3,
+    "howto/operate/replay-failed-jobs.rst": 2,
+    "howto/tasks/retries.rst": 5,
+    "howto/operate/several-brokers.rst": 1,
+    "howto/tasks/stop-jobs.rst": 5,
+    "howto/operate/troubleshooting.rst": 5,
+    "howto/operate/upgrade.rst": 1,
     "index.rst": 1,
     "overview.rst": 1,
 }

@@ -15,7 +15,7 @@ from tests.support.system import DEADLINE, System
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "limit-jobs.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "tasks" / "limit-jobs.rst"
 
 APP = """
 import os

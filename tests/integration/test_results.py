@@ -135,7 +135,7 @@ def test_without_such_a_backend_the_failure_names_one_that_fits():
 
 
 def test_the_examples_of_the_page_about_results_run():
-    page = (ROOT / "docs/howto/results.rst").read_text(encoding="utf-8")
+    page = (ROOT / "docs/howto/tasks/results.rst").read_text(encoding="utf-8")
     blocks = re.findall(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)", page)
     module = ModuleType("results_page")
     sys.modules["results_page"] = module  # the client searches the exception there

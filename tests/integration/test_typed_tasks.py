@@ -211,7 +211,7 @@ def test_without_annotations_a_task_gets_plain_data(app):
 
 def test_the_examples_of_the_page_do_what_they_say():
     """All blocks, one after the other, as a reader would type them."""
-    page = (ROOT / "docs/howto/typed-arguments.rst").read_text(encoding="utf-8")
+    page = (ROOT / "docs/howto/tasks/typed-arguments.rst").read_text(encoding="utf-8")
     blocks = re.findall(r"^\.\. code-block:: python\n\n((?:(?: {3}.*)?\n)+)", page, re.MULTILINE)
     assert len(blocks) == 6
     module = sys.modules["typed_page"] = ModuleType("typed_page")

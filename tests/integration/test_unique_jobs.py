@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from textwrap import dedent
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "unique-jobs.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "tasks" / "unique-jobs.rst"
 
 
 def test_the_examples_of_the_page_do_what_they_say() -> None:

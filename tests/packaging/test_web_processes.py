@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(120)
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "production-workers.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "operate" / "production-workers.rst"
 PROGRAMS = Path(sys.executable).parent
 
 LINES = re.findall(r"^    \$ ((?:gunicorn|uvicorn) .*)$", PAGE.read_text("utf-8"), re.MULTILINE)
@@ -66,7 +66,7 @@ def when_ready(server):
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    assert write_files("howto/production-workers.rst", tmp_path) == ["web.py"]
+    assert write_files("howto/operate/production-workers.rst", tmp_path) == ["web.py"]
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "gunicorn.conf.py").write_text(GUNICORN)
     # A home, for the socket by which gunicorn is controlled.

@@ -11,7 +11,7 @@ import pytest
 from tests.support.page_files import ROOT, write_files
 from tests.support.system import DEADLINE
 
-PAGE = "howto/coming-from-celery.rst"
+PAGE = "howto/migrate/coming-from-celery.rst"
 
 
 def run(folder, name):

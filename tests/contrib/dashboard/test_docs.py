@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     import pytest
 
-PAGE = (ROOT / "docs" / "howto" / "dashboard.rst").read_text("utf-8")
+PAGE = (ROOT / "docs" / "howto" / "operate" / "dashboard.rst").read_text("utf-8")
 
 
 def test_the_application_on_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ["ops.py"] == write_files("howto/dashboard.rst", tmp_path)
+    assert ["ops.py"] == write_files("howto/operate/dashboard.rst", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("EVENTMQ_BROKER", "memory://")
     monkeypatch.delitem(sys.modules, "ops", raising=False)

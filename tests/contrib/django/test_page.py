@@ -28,7 +28,7 @@ def test_the_project_on_the_page_works(project, tmp_path):
 
     run("-m", "django", "startproject", "shop", ".")
     run("manage.py", "startapp", "orders")
-    names = write_files("howto/django.rst", tmp_path)
+    names = write_files("howto/web/django.rst", tmp_path)
     assert names == [
         "settings.py", "orders/tasks.py", "orders/models.py", "orders/views.py", "urls.py",
         "orders/tests.py",

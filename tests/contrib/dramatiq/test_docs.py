@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.mark.timeout(120)
 def test_the_program_on_the_page_runs(tmp_path: Path) -> None:
     """With a broker and the command ``dramatiq``, as the page starts them."""
-    assert ["shop.py", "order.py"] == write_files("howto/dramatiq-on-eventmq.rst", tmp_path)
+    assert ["shop.py", "order.py"] == write_files("howto/migrate/dramatiq-on-eventmq.rst", tmp_path)
     system = System(tmp_path)
     system.broker()
     shop = tmp_path / "shop.py"
@@ -51,7 +51,7 @@ def test_the_program_on_the_page_runs(tmp_path: Path) -> None:
         system.stop()
 
 
-MIGRATION = "howto/migrate-from-dramatiq-rq-and-huey.rst"
+MIGRATION = "howto/migrate/migrate-from-dramatiq-rq-and-huey.rst"
 
 
 @pytest.fixture

@@ -511,7 +511,10 @@ def other(text):
 @pytest.mark.parametrize("remote", [False, True], ids=["data-dir", "remote"])
 def test_the_redactor_of_the_page_runs_in_a_journal(tmp_path: Path, *, remote: bool) -> None:
     """In the store and in a result backend. Values that it does not return are in no file."""
-    assert write_files("howto/journal.rst", tmp_path) == ["shop_redactor.py", "eventmq.toml"]
+    assert write_files("howto/analyse/journal.rst", tmp_path) == [
+        "shop_redactor.py",
+        "eventmq.toml",
+    ]
     (tmp_path / "shop.py").write_text(SHOP)
     system = System(tmp_path)
     out = tmp_path / "journal"

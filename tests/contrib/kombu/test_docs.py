@@ -11,7 +11,7 @@ from tests.support.system import DEADLINE, until
 
 
 def test_the_program_on_the_page_runs(tmp_path, url):
-    assert ["shop.py", "order.py"] == write_files("howto/celery-on-eventmq.rst", tmp_path)
+    assert ["shop.py", "order.py"] == write_files("howto/migrate/celery-on-eventmq.rst", tmp_path)
     shop = tmp_path / "shop.py"
     shop.write_text(shop.read_text().replace("eventmq://127.0.0.1:47291", url))
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PAGE = (ROOT / "docs" / "howto" / "outbox.rst").read_text("utf-8")
+PAGE = (ROOT / "docs" / "howto" / "tasks" / "outbox.rst").read_text("utf-8")
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_kept_rows_are_listed_and_retried(tmp_path):
 def test_the_page_works_and_the_relay_waits_for_a_broker_that_is_away(system):
     """The relay comes first: it logs once that it waits, and once that it goes on."""
     folder = system.folder
-    assert ["shop.py"] == write_files("howto/outbox.rst", folder)
+    assert ["shop.py"] == write_files("howto/tasks/outbox.rst", folder)
     url = ["--database", "sqlite:///shop.db"]
     assert 0 == eventmq(folder, "init", *url).returncode
     system.address = f"tcp://127.0.0.1:{free_port()}"

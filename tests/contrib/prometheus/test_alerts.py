@@ -24,7 +24,7 @@ RULES: dict[str, dict[str, Any]] = {
     for group in yaml.safe_load(FILE.read_text("utf-8"))["groups"]
     for rule in group["rules"]
 }
-RUNBOOK = (ROOT / "docs" / "howto" / "runbook.rst").read_text("utf-8")
+RUNBOOK = (ROOT / "docs" / "howto" / "operate" / "runbook.rst").read_text("utf-8")
 PROTOCOL = (ROOT / "docs" / "protocol.rst").read_text("utf-8")
 
 Q = '{job="eventmq", instance="b1", queue="mail"'
@@ -199,7 +199,10 @@ def test_an_alert_names_its_subject_and_its_runbook(alert: str) -> None:
     assert rule["labels"]["severity"] in {"critical", "warning"}
     notes = rule["annotations"]
     assert {"summary", "description", "runbook_url"} == set(notes)
-    assert f"https://docs.example.com/howto/runbook.html#{alert.lower()}" == notes["runbook_url"]
+    assert (
+        f"https://docs.example.com/howto/operate/runbook.html#{alert.lower()}"
+        == notes["runbook_url"]
+    )
 
 
 def test_the_runbook_has_each_alert_and_no_other() -> None:

@@ -33,7 +33,7 @@ def test_the_page_about_the_connector_runs(spark: SparkSession, system: System) 
     """In order, in one session; the jobs that it submits are there."""
     rows = story(Random(1), "b", jobs=60, damage=False).rows
     write_journal(system.folder / "journal", rows)
-    text = (ROOT / "docs" / "howto" / "spark-connector.rst").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "howto" / "analyse" / "spark-connector.rst").read_text(encoding="utf-8")
     blocks = _BLOCK.findall(text)
     assert len(blocks) == 7
     names: dict[str, Any] = {}

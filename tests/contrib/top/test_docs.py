@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.contrib.top.driving import Page
 
-PAGE = (ROOT / "docs" / "howto" / "top.rst").read_text("utf-8")
+PAGE = (ROOT / "docs" / "howto" / "operate" / "top.rst").read_text("utf-8")
 
 
 def test_the_table_has_the_keys_of_the_program() -> None:
@@ -32,7 +32,7 @@ def test_the_table_has_the_keys_of_the_program() -> None:
 
 def test_the_program_on_the_page_fills_the_page(tmp_path: Path, drive: Callable[..., None]) -> None:
     """With a broker and a worker as its commands start them; the overview is as shown there."""
-    assert ["shop.py"] == write_files("howto/top.rst", tmp_path)
+    assert ["shop.py"] == write_files("howto/operate/top.rst", tmp_path)
     block = PAGE[PAGE.index("     figure ") : PAGE.index("\nRates are")]
     figures = [line.strip()[:16].split("  ")[0].strip() for line in block.splitlines()[1:] if line]
     system = System(tmp_path)

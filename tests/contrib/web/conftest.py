@@ -152,7 +152,7 @@ class Site:
         """Return a new folder with the files of a page, whose waits take a second."""
         folder = self.shell.folder / (name or page)
         folder.mkdir()
-        assert "web.py" in write_files(f"howto/{page}.rst", folder)
+        assert "web.py" in write_files(f"howto/web/{page}.rst", folder)
         module = folder / "web.py"
         text = module.read_text("utf-8")
         module.write_text(re.sub(r"timeout=(15|20)\b", "timeout=1", text), "utf-8")
@@ -176,7 +176,7 @@ def line_of(page: str) -> str:
     """Return the line of a page that starts several processes."""
     [line] = re.findall(
         r"^    \$ ((?:gunicorn|uvicorn) .*--workers 4.*)$",
-        (ROOT / "docs" / "howto" / f"{page}.rst").read_text("utf-8"),
+        (ROOT / "docs" / "howto" / "web" / f"{page}.rst").read_text("utf-8"),
         re.MULTILINE,
     )
     return line

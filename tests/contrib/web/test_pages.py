@@ -55,7 +55,7 @@ def test_the_tests_on_the_page_pass(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, client, application, count = PAGES[page]
-    names = write_files(f"howto/{page}.rst", tmp_path)
+    names = write_files(f"howto/web/{page}.rst", tmp_path)
     assert set(names) == {"shop.py", "web.py", "pytest.ini", "test_web.py", *files}
     if client:
         module, name = application.split(":")
@@ -70,7 +70,7 @@ def test_the_tests_on_the_page_pass(
 def test_the_pages_have_the_same_tasks() -> None:
     blocks = set()
     for page in PAGES:
-        text = (ROOT / "docs" / "howto" / f"{page}.rst").read_text("utf-8")
+        text = (ROOT / "docs" / "howto" / "web" / f"{page}.rst").read_text("utf-8")
         match = re.search(r"\.\. file: shop\.py\n(.*?)\n\.\. file:", text, re.DOTALL)
         assert match is not None
         blocks.add(match[1])
@@ -78,7 +78,7 @@ def test_the_pages_have_the_same_tasks() -> None:
 
 
 def test_a_request_that_is_repeated_submits_one_job() -> None:
-    page = (ROOT / "docs" / "howto" / "web-frameworks.rst").read_text("utf-8")
+    page = (ROOT / "docs" / "howto" / "web" / "web-frameworks.rst").read_text("utf-8")
     [line] = re.findall(r"^   job = await .*\n", page, re.MULTILINE)
     app = EventMQ("shop")
 

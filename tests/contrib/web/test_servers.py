@@ -90,7 +90,7 @@ def test_a_result_that_does_not_come_is_a_timeout(server: Server, site: Site) ->
 def test_a_browser_shows_progress_by_the_script_of_the_page(
     servers: dict[str, Server], chromium: Browser
 ) -> None:
-    page = (ROOT / "docs" / "howto" / "web-frameworks.rst").read_text("utf-8")
+    page = (ROOT / "docs" / "howto" / "web" / "web-frameworks.rst").read_text("utf-8")
     [script] = re.findall(r"^\.\. code-block:: js\n\n((?:(?: {3}.*)?\n)+)", page, re.MULTILINE)
     server = servers["starlette"]
     tab = chromium.new_page()

@@ -20,7 +20,7 @@ from eventmq.task.task import Task
 from tests.support.page_files import ROOT
 from tests.unit.docs.test_cli import EVERY
 
-PAGE = (ROOT / "docs" / "howto" / "coming-from-celery.rst").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "howto" / "migrate" / "coming-from-celery.rst").read_text(encoding="utf-8")
 
 
 def rows(heading):

@@ -142,8 +142,8 @@ def serve_and_stop(make) -> None:
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_page_of_an_example_shows_its_modules(name: str) -> None:
     """Each file that is shown is there, and each module and the test of what it provides is."""
-    text = (DOCS / "howto" / f"{name}.rst").read_text(encoding="utf-8")
-    shown = re.findall(r"literalinclude:: \.\./\.\./examples/(\S+)", text)
+    text = (DOCS / "howto" / "extend" / f"{name}.rst").read_text(encoding="utf-8")
+    shown = re.findall(r"literalinclude:: \.\./\.\./\.\./examples/(\S+)", text)
     assert all((EXAMPLES / path).is_file() for path in shown)
     modules = (EXAMPLES / SHOWN[name]).glob("src/*/[a-z]*.py")
     wanted = {path.relative_to(EXAMPLES).as_posix() for path in modules}

@@ -13,7 +13,9 @@ import pytest
 
 from eventmq.cli.program import program
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs/howto/schedules.rst").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs/howto/schedules/schedules.rst").read_text(
+    "utf-8"
+)
 
 
 def blocks(language: str) -> list[str]:

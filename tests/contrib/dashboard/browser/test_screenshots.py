@@ -31,7 +31,7 @@ def test_the_screenshots_are_taken(chromium: Browser, tmp_path: Path) -> None:
 
 
 def test_the_documentation_shows_them() -> None:
-    page = (ROOT / "docs" / "howto" / "dashboard.rst").read_text("utf-8")
+    page = (ROOT / "docs" / "howto" / "operate" / "dashboard.rst").read_text("utf-8")
     named = re.findall(r"_static/dashboard/([\w.]+)", page)
     assert sorted(SHOTS) == sorted(named) == sorted(path.name for path in FOLDER.iterdir())
     for name, (*_, width, height) in SHOTS.items():
