@@ -118,7 +118,10 @@ def broker(
         runner.run()
     finally:
         end_metrics()
-    logger.info("the broker has stopped; clients and workers wait until one is started")
+    if runner.store.ownership is None:
+        logger.info("the broker has stopped; clients and workers wait until one is started")
+    else:
+        logger.info("the broker has stopped; peers continue with another one that shares its store")
 
 
 def _calm_collector() -> None:

@@ -84,6 +84,9 @@ def test_a_standby_takes_over(brokers, signal_number):
     assert [job.get(DEADLINE) for job in jobs] == list(range(200))
     until(lambda: len(brokers.executed()) == 202, "all are executed")
     assert succeeded(app) == 202
+    log = (brokers.folder / "broker.log").read_text("utf-8")
+    said = "the broker has stopped; peers continue with another one that shares its store"
+    assert (said in log) == (signal_number == signal.SIGTERM)
 
 
 def succeeded(app):
