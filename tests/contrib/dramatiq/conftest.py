@@ -1,4 +1,4 @@
-"""A broker process for the tests of this folder, and queues and a worker for each of them."""
+"""A broker process for each module of this folder, and queues and a worker for each test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     system = System(tmp_path_factory.mktemp("dramatiq"))
     system.broker()
