@@ -121,7 +121,7 @@ def call_old(numbers):
 """
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def system(tmp_path_factory):
     system = System(tmp_path_factory.mktemp("system"))
     (system.folder / "old.py").write_text(OLD)
@@ -135,7 +135,7 @@ def system(tmp_path_factory):
     del os.environ["CELERY_URL"]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def old(system):
     """The app of a Celery client."""
     url = os.environ["CELERY_URL"]
@@ -145,13 +145,13 @@ def old(system):
     app.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def new(system):
     """The app of an EventMQ client."""
     return system.app()
 
 
-@pytest.fixture(scope="package", params=["prefork", "threads"])
+@pytest.fixture(scope="module", params=["prefork", "threads"])
 def workers(request, system, old):
     """Both workers, with this pool."""
     queues = ("-Q", "new", "--pool", request.param)
