@@ -106,7 +106,7 @@ def slow(mark):
 @shared_task(bind=True)
 def report(self):
     self.update_state(state="PROGRESS", meta={"current": 3, "total": 4, "step": "zip"})
-    time.sleep(0.3)
+    wait()
 
 
 @app.task(name="shop.typed")

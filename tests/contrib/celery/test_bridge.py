@@ -106,6 +106,7 @@ def test_a_state_is_the_progress_of_the_job(new, workers):
     progress = job.info()["progress"]
     assert (progress["done"], progress["total"]) == (3, 4)
     assert json.loads(progress["note"]) == {"state": "PROGRESS", "step": "zip"}
+    job.cancel()
 
 
 def test_pickle_is_refused_and_kept(old, new, workers):

@@ -21,6 +21,8 @@ from collections import Counter
 from pathlib import Path
 from threading import Event, Thread
 
+from tests.support.system import until
+
 ROOT = Path(__file__).parents[3]
 
 #: Seconds between two kills, and without a run until messages count as lost.
@@ -111,7 +113,7 @@ def measure(kind: str, kills: int, folder: Path) -> dict[str, int]:
     sender = Thread(target=send)
     sender.start()
     try:
-        time.sleep(3 * INTERVAL)  # until the worker runs
+        until(lambda: record.stat().st_size, "the worker runs")
         for number in range(kills):
             name = ("worker", "broker")[number % 2]
             processes.kill(name)

@@ -16,7 +16,6 @@ from kombu.exceptions import ChannelError, OperationalError
 from eventmq.sdk import pack
 from eventmq_contrib.kombu import Transport
 from eventmq_contrib.kombu.apps import app_of
-from eventmq_contrib.kombu.bindings import READ_EVERY
 from tests.support.system import DEADLINE, until
 
 
@@ -183,9 +182,12 @@ if "unbind" in sys.argv:
 """
     producer = Producer(connection.default_channel)
 
+    bindings = connection.default_channel.connection.bindings
+
     def publish_from(*argv):
         subprocess.run([sys.executable, "-c", code, *argv], check=True)
-        time.sleep(READ_EVERY)
+        is_bound = "unbind" not in argv
+        until(lambda: bool(bindings.table(exchange.name)) == is_bound, "the change is known here")
         producer.publish(1, exchange=exchange, routing_key="a.b", declare=[exchange])
 
     publish_from()
