@@ -11,7 +11,7 @@ from functools import partial
 from hmac import compare_digest
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -32,7 +32,7 @@ from eventmq_contrib.dashboard.guard import LOOPBACK, Guard, form_token, root_of
 from eventmq_contrib.dashboard.live import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from starlette.requests import Request
     from starlette.types import ASGIApp
@@ -55,6 +55,7 @@ class Dashboard(Starlette):
 
     Args:
         app: Client of the broker, or clients by name. They remain open when the dashboard ends.
+        handlers: Routes of the pages and actions.
         user: Function of the application around it that returns the user of a request, or None.
         token_file: File of tokens: ``TOKEN [ROLE [NAME]]`` a line.
         basic_auth: File of passwords: ``NAME HASH [ROLE]`` a line.
@@ -76,13 +77,11 @@ class Dashboard(Starlette):
         SettingsError: More than one access is given, or a file is malformed.
     """
 
-    #: Routes of the pages and actions.
-    handlers: ClassVar[Sequence[Route]] = ()
-
     def __init__(
         self,
         app: EventMQ | Mapping[str, EventMQ],
         *,
+        handlers: Iterable[Route],
         user: access.UserFunction | None = None,
         token_file: str | Path | None = None,
         basic_auth: str | Path | None = None,
@@ -125,7 +124,7 @@ class Dashboard(Starlette):
             "segment": partial(quote, safe=""), "trigger": describe_trigger,
         }  # fmt: skip
         super().__init__(
-            routes=[Route("/static/{name}", StaticFiles(directory=_FOLDER)), *self.handlers],
+            routes=[Route("/static/{name}", StaticFiles(directory=_FOLDER)), *handlers],
             exception_handlers={EventMQError: self._failed, HTTPException: self._failed},
         )
 
