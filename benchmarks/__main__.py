@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 from benchmarks import (
-    celery_brokers,
+    app_brokers,
     crash,
     django_view,
     gateways,
@@ -36,7 +36,7 @@ from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.measure import ROWS as COMPARED
 
 _PARTS = (
-    rows, life, limit, listings, resources, crash, celery_brokers, django_view, gateways, journal,
+    rows, life, limit, listings, resources, crash, app_brokers, django_view, gateways, journal,
     look_back, month, outbox, overhead, postgres, scaling, spark, spark_source,
 )  # fmt: skip
 ROWS = {name: row for part in _PARTS for name, row in part.ROWS.items()}

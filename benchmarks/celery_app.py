@@ -1,18 +1,17 @@
-"""The Celery application of the row about Celery, on the broker that ``CELERY_URL`` names."""
+"""The Celery application of the row about Celery, on the broker that ``BENCH_URL`` names."""
 
 from __future__ import annotations
 
 import os
-import struct
-import time
 
 from celery import Celery
 
 import eventmq_contrib.kombu  # noqa: F401 - for the scheme
+from benchmarks.delays import append_delay
 
 __all__ = ["app", "nothing", "record"]
 
-_URL = os.environ["CELERY_URL"]
+_URL = os.environ["BENCH_URL"]
 
 app = Celery("bench", broker=_URL, backend="rpc://" if _URL.startswith("amqp") else _URL)
 app.conf.update(
@@ -25,11 +24,8 @@ if _URL.startswith("amqp"):  # delay() returns when the message is on disk, as w
 
 @app.task(ignore_result=True)  # type: ignore[untyped-decorator]
 def record(sent: float) -> None:
-    """Append the seconds since ``sent`` to the file of the row."""
-    data = struct.pack("d", time.time() - sent)
-    file = os.open(os.environ["CELERY_RECORD"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(file, data)
-    os.close(file)
+    """Record how long the message took."""
+    append_delay(sent)
 
 
 @app.task  # type: ignore[untyped-decorator]

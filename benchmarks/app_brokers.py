@@ -1,7 +1,8 @@
-"""The row about Celery: one application on EventMQ's transport, and on other brokers."""
+"""The rows about one application of Celery, or of Dramatiq, on EventMQ and on other brokers."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import statistics
 import struct
@@ -17,7 +18,7 @@ from benchmarks.peers.servers import SERVERS, Missing, server_versions
 from benchmarks.system import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from benchmarks.figures import Figures
 
@@ -26,7 +27,17 @@ __all__ = ["GOALS", "ROWS"]
 #: The brokers, the last of which loses up to a second of messages in a crash.
 _BROKERS = ("eventmq", "redis-always", "rabbitmq", "redis-everysec")
 
-_POOLS = ("prefork", "threads")
+#: Framework -> name of a kind of worker -> its command; all run two messages at a time.
+_WORKERS = {
+    "celery": {
+        pool: f"celery -A benchmarks.celery_app worker -P {pool} -c 2 --without-gossip "
+        "--without-mingle -l WARNING" for pool in ("prefork", "threads")
+    },
+    "dramatiq": {
+        "processes": "dramatiq benchmarks.dramatiq_app -p 2 -t 1",
+        "threads": "dramatiq benchmarks.dramatiq_app -p 1 -t 2",
+    },
+}  # fmt: skip
 
 #: Messages of the throughput, and of the start delay and the round trip, which go one by one.
 _MESSAGES, _SINGLE = 1000, 100
@@ -42,37 +53,49 @@ def celery(figures: Figures) -> None:
     acknowledgement. The throughput is of sending and running together. ``delay()`` returns when the
     message is on disk, but with redis-everysec. Round trips have a result.
     """
+    _measure(figures, "celery")
+
+
+def dramatiq(figures: Figures) -> None:
+    """A Dramatiq application in the same way as the Celery one, without round trips."""
+    _measure(figures, "dramatiq")
+
+
+def _measure(figures: Figures, framework: str) -> None:
     messages = figures.sizes[0] if figures.sizes else _MESSAGES
     for name in _BROKERS:
-        for pool in _POOLS:
+        for kind, command in _WORKERS[framework].items():
             with tempfile.TemporaryDirectory(prefix="eventmq-bench-") as folder:
                 try:
                     with SERVERS[name](Path(folder)) as server:
                         url = server.url.replace("tcp://", "eventmq://")
-                        found = _measured(Path(folder), url, pool, messages)
+                        found = _measured(Path(folder), url, framework, command, messages)
                 except Missing as error:
                     figures.more[name] = str(error)
                     continue
-            figures.add(**{f"{name} {pool} {figure}": value for figure, value in found.items()})
+            figures.add(**{f"{name} {kind} {figure}": value for figure, value in found.items()})
     figures.more |= {"messages": messages, **server_versions(("redis", "rabbitmq"))}
 
 
-def _measured(folder: Path, url: str, pool: str, messages: int) -> dict[str, float]:
+def _measured(
+    folder: Path, url: str, framework: str, command: str, messages: int
+) -> dict[str, float]:
     record = folder / "record"
-    environment = {**os.environ, "CELERY_URL": url, "CELERY_RECORD": str(record)}
-    client = [sys.executable, "-m", "benchmarks.celery_brokers", str(record), str(messages)]
-    with _worker(folder / "worker.log", pool, environment):
+    environment = {**os.environ, "BENCH_URL": url, "BENCH_RECORD": str(record)}
+    client = [sys.executable, "-m", "benchmarks.app_brokers", framework, str(record), str(messages)]
+    with _worker(folder / "worker.log", command, environment):
         text = subprocess.check_output(client, cwd=ROOT, env=environment, text=True, timeout=_LIMIT)
-    throughput, delay, trip = map(float, text.split())
-    return {"messages/s": throughput, "start_p50_ms": delay * 1e3, "round_trip_p50_ms": trip * 1e3}
+    names = ("messages/s", "start_p50_ms", "round_trip_p50_ms")
+    return dict(zip(names, map(float, text.split()), strict=False))
 
 
 @contextmanager
-def _worker(log: Path, pool: str, environment: dict[str, str]) -> Iterator[None]:
-    command = [sys.executable, "-m", "celery", "-A", "benchmarks.celery_app", "worker", "-P", pool,
-               "-c", "2", "--without-gossip", "--without-mingle", "-l", "WARNING"]  # fmt: skip
+def _worker(log: Path, command: str, environment: dict[str, str]) -> Iterator[None]:
     with log.open("w") as file:
-        worker = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
+        worker = subprocess.Popen(
+            [sys.executable, "-m", *command.split()],
+            cwd=ROOT, env=environment, stdout=file, stderr=file,
+        )  # fmt: skip
     try:
         yield
     finally:
@@ -80,17 +103,16 @@ def _worker(log: Path, pool: str, environment: dict[str, str]) -> Iterator[None]
         worker.wait(_LIMIT)
 
 
-def _client(record: Path, messages: int) -> None:
-    """Print messages per second, the median start delay and the median round trip."""
-    from benchmarks.celery_app import nothing
-    from benchmarks.celery_app import record as task
-
+def _client(framework: str, record: Path, messages: int) -> None:
+    """Print messages per second, the medians of start delay and, of Celery, round trip; in ms."""
+    app = importlib.import_module(f"benchmarks.{framework}_app")
+    send_one: Callable[[float], object] = getattr(app.record, "delay", None) or app.record.send
     sent = 0
 
     def send() -> None:
         nonlocal sent
         sent += 1
-        task.delay(time.time())
+        send_one(time.time())
 
     def wait() -> None:
         end = time.monotonic() + _LIMIT
@@ -106,24 +128,26 @@ def _client(record: Path, messages: int) -> None:
     for _ in range(messages):
         send()
     wait()
-    throughput = messages / (time.monotonic() - started)
+    print(messages / (time.monotonic() - started))
     size = record.stat().st_size
     for _ in range(_SINGLE):
         send()
         wait()
     delays = [value for (value,) in struct.iter_unpack("d", record.read_bytes()[size:])]
+    print(statistics.median(delays) * 1e3)
     trips = []
-    for _ in range(_SINGLE):
+    for _ in range(_SINGLE if framework == "celery" else 0):
         started = time.monotonic()
-        nothing.delay().get(timeout=_LIMIT)
+        app.nothing.delay().get(timeout=_LIMIT)
         trips.append(time.monotonic() - started)
-    print(throughput, statistics.median(delays), statistics.median(trips))
+    if trips:
+        print(statistics.median(trips) * 1e3)
 
 
-ROWS = {"celery": celery}
+ROWS = {"celery": celery, "dramatiq": dramatiq}
 
 #: Figure -> goal.
-GOALS: dict[str, dict[str, str]] = {"celery": {}}
+GOALS: dict[str, dict[str, str]] = {"celery": {}, "dramatiq": {}}
 
 if __name__ == "__main__":
-    _client(Path(sys.argv[1]), int(sys.argv[2]))
+    _client(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
