@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 
 import pytest
 
@@ -132,22 +130,6 @@ def test_without_such_a_backend_the_failure_names_one_that_fits():
         job = app.task(name="fill")(lambda n: "x" * n).delay(1_000_000)
         with pytest.raises(JobFailed, match="from the setting max_frame; a result backend such as"):
             job.get(timeout=20)
-
-
-def test_the_examples_of_the_page_about_results_run():
-    page = (ROOT / "docs/howto/tasks/results.rst").read_text(encoding="utf-8")
-    blocks = re.findall(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)", page)
-    module = ModuleType("results_page")
-    sys.modules["results_page"] = module  # the client searches the exception there
-    try:
-        for block in blocks:
-            padding = "\n" * page[: page.index(block)].count("\n")
-            code = compile(padding + textwrap.dedent(block), "results.rst", "exec")
-            exec(code, vars(module))
-    finally:
-        vars(module)["app"].close()
-        del sys.modules["results_page"]
-    assert len(blocks) == 9
 
 
 def test_the_page_about_calls_of_the_broker_is_correct():

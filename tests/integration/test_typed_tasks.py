@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
-import textwrap
 from collections.abc import AsyncIterator, Generator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from types import ModuleType
 from uuid import UUID
 
 import attrs
@@ -22,7 +18,6 @@ import pytest
 from eventmq import EventMQ, chain, chord, every, group, shared_task
 from eventmq.errors import ArgumentError, JobFailed, SerializationError
 from eventmq.gateway import call_task
-from tests.support.page_files import ROOT
 
 
 class Size(Enum):
@@ -207,20 +202,6 @@ def test_without_annotations_a_task_gets_plain_data(app):
         return type(value).__name__, value
 
     assert bare.delay(RECEIPT).get(timeout=20)[0] == "dict"
-
-
-def test_the_examples_of_the_page_do_what_they_say():
-    """All blocks, one after the other, as a reader would type them."""
-    page = (ROOT / "docs/howto/tasks/typed-arguments.rst").read_text(encoding="utf-8")
-    blocks = re.findall(r"^\.\. code-block:: python\n\n((?:(?: {3}.*)?\n)+)", page, re.MULTILINE)
-    assert len(blocks) == 6
-    module = sys.modules["typed_page"] = ModuleType("typed_page")
-    try:
-        for block in blocks:
-            exec(compile(textwrap.dedent(block), "typed-arguments.rst", "exec"), vars(module))
-    finally:
-        vars(module)["app"].close()
-        del sys.modules["typed_page"]
 
 
 def test_a_gateway_hands_on_plain_results(charge):
