@@ -502,9 +502,10 @@ def job(
 ) -> None:  # fmt: skip
     """Show one job: its fields and its history.
 
-    ID may be a part of an id, such as the end that listings show. --args also shows its arguments
-    if they are kept and are msgpack or JSON; if the broker has keys, only to the key that submitted
-    the job, its group, and admins. --logs shows the logs of its attempts, to the same keys, if its
+    ID may be a part of an id, such as the end that listings show; if the broker has keys, a part
+    needs one that may list jobs, of an admin or viewer. --args also shows its arguments if they are
+    kept and are msgpack or JSON; if the broker has keys, only to the key that submitted the job,
+    its group, and admins. --logs shows the logs of its attempts, to the same keys, if its
     task has keep_logs. "leased" is the time when a running job was handed to its worker: it started
     then, or later if the worker had others before it. --verbose adds fields that concern only the
     broker. --tree draws all jobs of its graph with their states: the last ones on top, and below

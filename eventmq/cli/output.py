@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import time
-from contextlib import suppress
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +67,9 @@ _ID = 8
 
 #: Minimum length of a part of an id that is searched for, and number of jobs that are searched.
 PART, SEARCHED = 4, 10_000
+
+#: Length of the ids that EventMQ makes; a shorter text may be a part of one.
+_WHOLE = 32
 
 #: Maximum number of ids in an error.
 _NAMED = 10
@@ -406,14 +408,21 @@ def full_ids(app: EventMQ, texts: Sequence[str]) -> list[str]:
 
     Raises:
         UsageError: A part matches several ids.
+        NotAllowed: A text is no id but may be a part of one, and the key may not list jobs.
     """
     pages = pages_of(texts)
     known_ids = {i for page in pages for i, state in app.ask("state", {"ids": page}) if state}
     parts = [text for text in texts if text not in known_ids and len(text) >= PART]
     candidates: set[str] = set()
-    for listing in ("jobs", "failed") if parts else ():
-        with suppress(NotAllowed):  # only admins see the jobs of other owners
+    try:
+        for listing in ("jobs", "failed") if parts else ():
             candidates.update(row["id"] for row in rows_of(app, listing, {}, SEARCHED))
+    except NotAllowed as error:  # only admins and viewers see the jobs of other owners
+        if part := next((part for part in parts if len(part) < _WHOLE), ""):
+            raise NotAllowed(
+                f"no job with id {part!r}; if it is a part of an id, give the whole id: parts "
+                f"are looked up in the list of jobs, and {error}"
+            ) from error
     matches = {part: sorted(each for each in candidates if part in each) for part in parts}
     for part, ids in matches.items():
         if len(ids) > 1:

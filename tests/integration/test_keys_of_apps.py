@@ -11,6 +11,7 @@ import pytest
 from eventmq import EventMQ
 from eventmq.errors import BrokerUnavailable, KeyFileError, NotAllowed, RateLimited
 from eventmq.wire.curve import Certificate, write_new
+from tests.support.cli_harness import open_cli
 from tests.support.keyed_broker import House
 
 if TYPE_CHECKING:
@@ -110,6 +111,35 @@ def test_the_result_of_another_is_not_allowed(apps: Apps) -> None:
         apps.app("other").job(job.id).get(timeout=DEADLINE)
     with pytest.raises(NotAllowed, match="needs the role admin"):
         apps.app("web").ask("jobs")
+
+
+def test_a_part_of_an_id_needs_a_key_that_may_list_jobs(
+    apps: Apps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another key needs the whole id, and is told so."""
+    apps.house.keys.authorize("looks", "viewer")
+    job, cli = apps.app("web").send("double", (1,)), open_cli(tmp_path, monkeypatch)
+
+    def use(name: str) -> None:
+        for setting, value in apps.settings(name).items():
+            monkeypatch.setenv(f"EVENTMQ_{setting.upper()}", value)
+
+    use("web")
+    for command in (["job"], ["failed", "show"], ["cancel"]):
+        code, error = cli.error(*command, job.id[-8:])
+        assert 1 == code
+        assert error == (
+            f"no job with id {job.id[-8:]!r}; if it is a part of an id, give the whole id: parts "
+            "are looked up in the list of jobs, and the key 'web' (client) may not call 'jobs': "
+            "that needs the role admin or viewer"
+        )
+    assert job.id == cli.json("job", job.id, "--json")["id"]
+    unknown = f"{int(job.id, 16) + 1:032x}"
+    assert (4, f"no job with id {unknown!r}: never submitted here, or forgotten since") == (
+        cli.error("job", unknown)
+    )
+    use("looks")
+    assert job.id == cli.json("job", job.id[-8:], "--json")["id"]
 
 
 def test_a_refused_client_gets_the_reason_and_is_served_once_authorised(apps: Apps, caplog) -> None:
