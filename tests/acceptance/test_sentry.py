@@ -166,8 +166,8 @@ def test_a_failed_job_is_reported_once_with_task_id_and_attempt(
     system: System, sentry: Sentry, pool: str
 ) -> None:
     """Of two attempts the last; a Retry and a success are no failures."""
-    names = write_files("howto/operate/report-errors-to-sentry.rst", system.folder)
-    assert names == ["reporting.py", "shop.py"]
+    names = write_files("howto/operate/metrics.rst", system.folder)
+    assert names == ["traced.py", "reporting.py", "shop.py"]
     (system.folder / "more.py").write_text(MORE)
     worker = start(system, "-I", "more", "--pool", pool)
     app = system.app()
@@ -206,7 +206,7 @@ def test_without_the_middleware_task_id_and_attempt_are_additional_data(
 def test_events_and_breadcrumbs_of_a_task_are_those_of_its_job(
     system: System, sentry: Sentry
 ) -> None:
-    write_files("howto/operate/report-errors-to-sentry.rst", system.folder)
+    write_files("howto/operate/metrics.rst", system.folder)
     (system.folder / "more.py").write_text(MORE)
     worker = start(system, "-I", "more", "--pool", "threads")
     jobs = [system.app().send("more.tell", (text,)) for text in ("one", "two")]
@@ -228,7 +228,7 @@ def test_events_and_breadcrumbs_of_a_task_are_those_of_its_job(
 
 def test_a_job_that_is_killed_is_reported_by_the_worker(system: System, sentry: Sentry) -> None:
     """Its process sends nothing any more."""
-    write_files("howto/operate/report-errors-to-sentry.rst", system.folder)
+    write_files("howto/operate/metrics.rst", system.folder)
     (system.folder / "more.py").write_text(MORE)
     worker = start(system, "-I", "more", "--pool", "prefork")
     failed = fail(system, "more.hang", timeout=0.5)

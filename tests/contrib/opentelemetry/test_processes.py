@@ -16,30 +16,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from eventmq_contrib.opentelemetry.repeats import limit_repeats
 from tests.contrib.opentelemetry.receiver import receiving
+from tests.support.page_files import write_files
 from tests.support.system import DEADLINE, System, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: With the batch processor and the exporter that the page shows. Batches wait for a minute, so what
-#: arrives was sent by its number, or at the end of a process.
-APP = """
-from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-from eventmq import EventMQ
-
-provider = TracerProvider(resource=Resource.create({"service.name": "shop"}))
-exporter = OTLPSpanExporter(timeout=1)
-provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=60_000))
-trace.set_tracer_provider(provider)
-
-app = EventMQ("shop", middleware=["log-context", "opentelemetry"])
-
+#: What an app has below the lines of the page, which set the SDK up.
+TASKS = """
 
 @app.task
 def add(a, b):
@@ -61,9 +46,13 @@ survivor.app.close()
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
+    """Batches wait for a minute: what arrives was sent by its number, or as a process ended."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     system = System(tmp_path)
-    (tmp_path / "survivor.py").write_text(APP)
+    write_files("howto/operate/metrics.rst", tmp_path)
+    (tmp_path / "survivor.py").write_text((tmp_path / "traced.py").read_text() + TASKS)
     (tmp_path / "client.py").write_text(CLIENT)
     system.broker()
     yield system
