@@ -285,6 +285,7 @@ class FakeApp:
     """Answers as an app whose broker has what is above."""
 
     def __init__(self) -> None:
+        self.settings = SimpleNamespace(broker=("tcp://127.0.0.1:47291",))
         self.answers: dict[str, Any] = {
             "queues": QUEUES,
             "workers": WORKERS,
@@ -548,17 +549,21 @@ def test_a_part_of_no_id_or_too_short_a_part_is_not_found(
 
 
 def test_who_may_not_list_jobs_names_whole_ids(
-    app: FakeApp, monkeypatch: pytest.MonkeyPatch
+    app: FakeApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Only a part of an id is refused; of a whole one the broker says whether it knows it."""
     ask = app.ask
 
     def guarded(name: str, arguments: Any = None) -> Any:
         if name in {"jobs", "failed"}:
-            raise NotAllowed(name)
+            raise NotAllowed(f"you may not call {name!r}")
         return ask(name, arguments)
 
     monkeypatch.setattr(app, "ask", guarded)
-    assert 4 == run("job", "eb62d05")
+    assert 1 == run("job", "eb62d05")
+    assert "give the whole id: parts are looked up" in (error := capsys.readouterr().err)
+    assert error.endswith("in the list of jobs, and you may not call 'jobs'\n")
+    assert 4 == run("job", "0" * 32)
     assert 0 == run("job", FAILED["id"], "--json")
 
 
@@ -616,6 +621,30 @@ def test_a_broker_that_refuses_new_jobs_is_not_ready(
     run("status")
     first = next(line for line in capsys.readouterr().out.splitlines() if "attention" in line)
     assert "attention: new jobs are refused: the disk is nearly full" == first
+
+
+@pytest.mark.parametrize(
+    ("standbys", "addresses", "role"),
+    [
+        (0, 1, "at tcp://10.0.0.1:47291; no standby"),
+        (0, 2, "at tcp://10.0.0.1:47291; no standby"),
+        (1, 2, "at tcp://10.0.0.1:47291; 1 standby"),
+        (2, 2, "at tcp://10.0.0.1:47291; 2 standbys"),
+        (None, 2, "at tcp://10.0.0.1:47291"),
+    ],
+)
+def test_a_missing_standby_needs_attention_where_several_brokers_are_configured(
+    app: FakeApp, capsys: pytest.CaptureFixture[str], standbys: int | None, addresses: int, role
+) -> None:
+    """An older broker, or one that does not own the store yet, does not know the number."""
+    owner = {"role": "active", "shared": True, "owner": "tcp://10.0.0.1:47291"}
+    app.answers["status"] = {**STATUS, **owner, "standbys": standbys}
+    app.settings.broker *= addresses
+    run("status")
+    lines = capsys.readouterr().out.splitlines()
+    assert f"role      owner of the store, epoch 3, {role}" in lines
+    missing = "no broker stands by: if this one ends, no job is accepted until one is started"
+    assert (f"attention: {missing}" in lines) == (standbys == 0 and addresses == 2)
 
 
 def test_arguments_are_in_json_where_they_are_asked_for(
