@@ -63,7 +63,7 @@ QUERIES = {
     "sentry": "metrics",
     "opentelemetry": "metrics",
     "backup": "look-after-the-store",
-    "failover": "run-several-brokers",
+    "failover": "several-brokers",
     "fastapi": "fastapi",
     "flask": "flask",
     "django transaction": "django",
