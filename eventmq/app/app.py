@@ -515,7 +515,7 @@ class EventMQ:
     def ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Call the broker directly, as the command line and the gateways do.
 
-        :doc:`/reference/calls` lists the calls, with arguments, results and an example.
+        :ref:`calls` lists the calls, with arguments, results and an example.
 
         Args:
             name: Name of the call, such as ``"queues"``.

@@ -133,7 +133,7 @@ def test_without_such_a_backend_the_failure_names_one_that_fits():
 
 
 def test_the_page_about_calls_of_the_broker_is_correct():
-    page = (ROOT / "docs/reference/calls.rst").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/api.rst").read_text(encoding="utf-8")
     blocks = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
     names = {"__name__": "calls_page"}
     try:

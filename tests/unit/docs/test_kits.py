@@ -17,7 +17,10 @@ from eventmq.app import EventMQ
 
 DOCS = Path(__file__).parents[3] / "docs"
 EXAMPLES = DOCS.parent / "examples"
-KITS = {"eventmq.cli": "command-kit", "eventmq.gateway": "gateway-kit"}
+PAGE = (DOCS / "reference" / "kits.rst").read_text(encoding="utf-8")
+
+#: Package -> where its part of the page ends.
+KITS = {"eventmq.cli": "Gateways", "eventmq.gateway": "Queue stores"}
 EVERY = pytest.mark.parametrize("kit", KITS)
 
 #: Packages whose names are on several pages, and need no example each.
@@ -26,20 +29,17 @@ LISTED = ("eventmq.engine", "eventmq.fsck", "eventmq.sdk.events", "eventmq.testi
 #: The app of the examples.
 SHOP = "from eventmq import EventMQ\napp = EventMQ('shop')\n\n@app.task\ndef send(): ...\n"
 
-#: Pages that show files of an example, and its folder.
+#: Page -> the examples whose files it shows.
 SHOWN = {
-    "write-a-command": "eventmq-command-example",
-    "write-a-gateway": "eventmq-gateway-example",
-    "write-a-queue-order": "eventmq-order-example",
-    "write-a-result-backend": "eventmq-results-example",
-    "write-a-retry-policy": "eventmq-retry-example",
-    "write-a-serializer": "eventmq-serializer-example",
-    "write-a-trigger": "eventmq-trigger-example",
+    "write-a-plugin": ("command", "order", "results", "retry", "serializer", "trigger"),
+    "gateways": ("gateway",),
 }
 
 
 def page(kit: str) -> str:
-    return (DOCS / "reference" / f"{KITS[kit]}.rst").read_text(encoding="utf-8")
+    """Return the part of a kit; the first one begins with the page."""
+    begin = 0 if kit == "eventmq.cli" else PAGE.index("\nGateways\n---")
+    return PAGE[begin : PAGE.index(f"\n{KITS[kit]}\n---")]
 
 
 def blocks(kit: str) -> str:
@@ -119,7 +119,7 @@ def test_the_examples_run(
     module.broker = broker
     monkeypatch.setitem(sys.modules, "page", module)
     try:
-        exec(compile(blocks(kit), KITS[kit], "exec"), vars(module))
+        exec(compile(blocks(kit), "kits.rst", "exec"), vars(module))
         if kit == "eventmq.gateway":
             serve_and_stop(module.make)
     finally:
@@ -140,12 +140,12 @@ def serve_and_stop(make) -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_page_of_an_example_shows_its_modules(name: str) -> None:
-    """Each file that is shown is there, and each module and the test of what it provides is."""
+def test_a_page_of_examples_shows_their_modules(name: str) -> None:
+    """Each file that is shown is there, each module is shown, and a test of one."""
     text = (DOCS / "howto" / "extend" / f"{name}.rst").read_text(encoding="utf-8")
     shown = re.findall(r"literalinclude:: \.\./\.\./\.\./examples/(\S+)", text)
     assert all((EXAMPLES / path).is_file() for path in shown)
-    modules = (EXAMPLES / SHOWN[name]).glob("src/*/[a-z]*.py")
-    wanted = {path.relative_to(EXAMPLES).as_posix() for path in modules}
-    assert wanted <= {*shown}
+    for example in SHOWN[name]:
+        modules = (EXAMPLES / f"eventmq-{example}-example").glob("src/*/[a-z]*.py")
+        assert {path.relative_to(EXAMPLES).as_posix() for path in modules} <= {*shown}
     assert any("/tests/" in path for path in shown)

@@ -13,7 +13,7 @@ from eventmq.store.writes import Admit, WriteResult
 from eventmq.testing import FakeClock
 from tests.support.page_files import ROOT, write_files
 
-NAME = "howto/extend/write-a-queue-store.rst"
+NAME = "reference/kits.rst"
 PAGE = (ROOT / "docs" / NAME).read_text(encoding="utf-8")
 
 
