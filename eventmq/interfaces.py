@@ -887,7 +887,8 @@ class QueueStore(Protocol):
     def gauges(self) -> Mapping[str, float]:
         """Return the measurements of the store, by names such as ``dead_rows``.
 
-        A monitoring system gets them as ``eventmq_store_NAME``, in seconds and bytes. Neither
+        A monitoring system gets them as ``eventmq_store_NAME``, in seconds and bytes. ``standbys``
+        is the number of brokers that stand by to own the store, if the store can know it. Neither
         blocks nor raises: expensive values are measured now and then, beside a commit. Empty before
         `open`.
         """

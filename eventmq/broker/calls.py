@@ -230,6 +230,7 @@ class Calls:
             "role": ACTIVE if owner is None else owner.role,
             "shared": owner is not None,
             "owner": state.addresses.get("main", "") if owner is None else owner.address,
+            "standbys": state.store_gauges().get("standbys"),
             "durability": state.durability,
             "trouble": state.unavailable_reason(),
             **_space(state),

@@ -269,7 +269,8 @@ def status(target: Target, check: str | None, as_json: bool) -> None:
                 raise EventMQError(f"the broker is not ready: {reason}")
             return
         queues, workers = ([], []) if standby else (app.ask("queues"), app.ask("workers"))
-    health = _health(answer, queues, workers)
+        several = len(app.settings.broker) > 1
+    health = _health(answer, queues, workers, several=several)
     if as_json:
         show_object({**health, **answer, "store_id": answer["store"]}, as_json=True)
         return
@@ -327,16 +328,32 @@ def _unready(answer: Row) -> str:
 def _role(answer: Row) -> str:
     """Describe the role of a broker with a shared store, and its owner."""
     if answer["role"] != STANDBY:
-        return f"owner of the store, epoch {answer['epoch']}, at {answer['owner']}"
+        number = answer.get("standbys")  # missing from an older broker
+        standbys = count_of(number, "standby") if number else "no standby"
+        beside = "" if number is None else f"; {standbys}"
+        return f"owner of the store, epoch {answer['epoch']}, at {answer['owner']}{beside}"
     owner = f"epoch {answer['epoch']} at {answer['owner']}" if answer["owner"] else "none"
     return f"standby; the owner of the store is {owner}"
 
 
-def _health(answer: Row, queues: Sequence[Row], workers: Sequence[Row]) -> dict[str, Any]:
-    """Return the first rows of a status."""
+def _health(
+    answer: Row, queues: Sequence[Row], workers: Sequence[Row], *, several: bool
+) -> dict[str, Any]:
+    """Return the first rows of a status.
+
+    Args:
+        answer: The answer of the broker.
+        queues: Its queues.
+        workers: Its workers.
+        several: Whether several brokers are configured, so that one is meant to stand by.
+    """
     notes = []
     if reason := _unready(answer):
         notes.append(reason)
+    if several and answer.get("standbys") == 0:
+        notes.append(
+            "no broker stands by: if this one ends, no job is accepted until one is started"
+        )
     notes += [f"queue {row['name']}: {note}" for row in queues if (note := _note(row))]
     totals = {name: sum(row[name] for row in queues) for name in _TOTALS}
     if totals["failed"]:

@@ -121,12 +121,13 @@ CALLS: dict[str, CallSpec] = {
     "status": CallSpec(
         "client",
         {},
-        "map with version epoch store events_id now role shared owner durability trouble disk "
-        "refusing started clock addresses peers counters queue_limits waited_for replies_owed "
+        "map with version epoch store events_id now role shared owner standbys durability trouble "
+        "disk refusing started clock addresses peers counters queue_limits waited_for replies_owed "
         "streams unread_bytes and the keys of STATUS",
         "Return the state of the broker. durability is the setting, role is active or standby, "
         "started is when the broker started; shared is whether brokers share the store; owner is "
-        "the address of the broker that owns the store, see Owner, '' if none is known; "
+        "the address of the broker that owns the store, see Owner, '' if none is known; standbys "
+        "is the number of brokers that stand by, null where the broker cannot know it; "
         "trouble is why a standby cannot use the store now, '' if it can; disk is a map with the "
         "free_bytes and reserve_bytes of the store's disk, empty if the store has none; "
         "refusing is why new jobs are refused now, '' if they are accepted; queue_limits has "

@@ -32,7 +32,7 @@ from eventmq_contrib.postgres.records import pack_value
 from eventmq_contrib.postgres.rowstore import SETTINGS, PostgresRows
 from eventmq_contrib.postgres.tables import VALUES
 from eventmq_contrib.postgres.upkeep import GAUGES, PostgresUpkeep
-from eventmq_contrib.postgres.versions import prepare
+from eventmq_contrib.postgres.versions import COUNT_STANDBYS, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,8 +89,9 @@ _AWAIT_LOCK = f"SELECT pg_advisory_lock_shared({_KEY})"
 
 _FENCE = "SELECT 1 FROM lease WHERE id = 1 AND epoch = $1 FOR SHARE"
 
-_BEAT = """UPDATE beats SET beat = beat + 1 WHERE id = 1
-    AND EXISTS (SELECT FROM lease WHERE lease.id = 1 AND epoch = $1) RETURNING beat"""
+_BEAT = f"""UPDATE beats SET beat = beat + 1 WHERE id = 1
+    AND EXISTS (SELECT FROM lease WHERE lease.id = 1 AND epoch = $1)
+    RETURNING beat, ({COUNT_STANDBYS})"""
 
 _SET_IDLE_TIMEOUT = "SELECT set_config('idle_in_transaction_session_timeout', $1, false)"
 
@@ -282,7 +283,8 @@ class PostgresOwnership:
         if (now := time.monotonic()) >= self._gauges_at:
             self._gauges_at = now + GAUGE_EVERY
             [row] = rows.ask(GAUGES)
-            self.gauges = dict(zip(("dead_rows", "oldest_snapshot_seconds"), row, strict=True))
+            names = "dead_rows", "oldest_snapshot_seconds"
+            self.gauges = {**self.gauges, **dict(zip(names, row, strict=True))}
         rows.commit()
         return beat
 
@@ -295,11 +297,13 @@ class PostgresOwnership:
         """
         rows = session.ask(_BEAT, [pack_value("integer", self.epoch)])
         beat = self._beat + 1
-        if rows != [(beat,)]:
-            reason = f"is {rows[0][0]} and not {beat}" if rows else "is of another owner"
+        stored, standbys = rows[0] if rows else (None, 0)
+        if stored != beat:
+            reason = f"is {stored} and not {beat}" if rows else "is of another owner"
             raise ConnectionLost(
                 f"the beat in {self._database.name} {reason}: its state is read again"
             )
+        self.gauges = {**self.gauges, "standbys": standbys}
         return beat
 
     @contextmanager

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.sdk import Clock
-    from eventmq_contrib.outbox.inbox import Inbox
+    from eventmq_contrib.outbox.relay import Inbox
     from eventmq_contrib.postgres.connection import Database
     from eventmq_contrib.postgres.tools import PostgresTools
 
@@ -151,7 +151,7 @@ class PostgresStore:
         """Do nothing, since the owner renews its lease."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Return the last measured ``dead_rows`` and ``oldest_snapshot_seconds``."""
+        """Return the last ``standbys``, ``dead_rows`` and ``oldest_snapshot_seconds``."""
         return self.ownership.gauges
 
     def fileno(self) -> int | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-__all__ = ["contract", "expand", "prepare"]
+__all__ = ["COUNT_STANDBYS", "contract", "expand", "prepare"]
 
 #: Milliseconds for which a change of a table waits for a lock, while other sessions wait behind it.
 #: As this is less than ``deadlock_timeout``, one second, a deadlock with a broker never fails the
@@ -55,6 +55,15 @@ _SELECT_LOCK_HOLDERS = """SELECT DISTINCT application_name, host(client_addr), p
     WHERE locktype = 'advisory' AND granted AND classid::int8 = hashtext(%s)::int8 & 4294967295
     AND objsubid = 2 AND objid::int8 = %s
     AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+
+#: Number of the brokers of any version that stand by, for a statement of the owner. All sessions of
+#: an installation have the application name of the URL, if that has one.
+COUNT_STANDBYS = """SELECT count(DISTINCT pid)::int8 FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND pid <> pg_backend_pid()
+    AND classid::int8 = hashtext('eventmq version ' || current_schema())::int8 & 4294967295
+    AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND application_name
+        = replace(current_setting('application_name'), 'eventmq store', 'eventmq standby')"""
 
 _CHANGE_KEY = "hashtextextended('eventmq expands ' || %s, 0)"
 

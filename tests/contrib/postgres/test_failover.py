@@ -11,6 +11,7 @@ import pytest
 
 from eventmq import EventMQ
 from tests.support.shell import DEADLINE, Program, Shell
+from tests.support.system import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,6 +64,15 @@ class Cluster:
         """Return the address of the owner."""
         return str(self.app.ask("status")["owner"])
 
+    def until_status(self, role: str, line: str) -> None:
+        """Wait until ``eventmq status`` has a role and another line."""
+
+        def shown() -> bool:
+            text = self.shell.output("status", "--broker", ",".join(self.brokers))
+            return f"; {role}\n" in text and line in text
+
+        until(shown, f"status says {role}")
+
     def runs(self) -> Counter[str]:
         return Counter((self._folder / "runs").read_text().split())
 
@@ -92,7 +102,9 @@ def test_no_job_is_lost_or_run_twice_when_the_owner_ends(cluster: Cluster) -> No
             broker.process.send_signal(signal.SIGCONT)
         else:
             broker.wait()
+            cluster.until_status("no standby", "attention: no broker stands by")
             assert cluster.start_broker(owner)["role"] == "standby"
+            cluster.until_status("1 standby", "Nothing needs attention.")
         first += 2 * JOBS
     answer = cluster.shell.json("broker", "handover", "--broker", cluster.owner())
     assert answer["owner"] == cluster.owner()

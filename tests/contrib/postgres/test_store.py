@@ -285,6 +285,31 @@ def test_a_store_without_a_free_session_for_its_beat_is_claimed_again(database_u
     store.close()
 
 
+@pytest.mark.parametrize("options", ["", "?application_name=shop"])
+def test_the_owner_counts_the_brokers_that_stand_by(rows_url, make, options):
+    """Its own sessions and those of tools are none; one that ends counts no more."""
+    url = f"{rows_url}{options}"
+    stores = [make_store(url) for _ in range(3)]
+    owner, *others = stores
+
+    def standbys():
+        owner.ownership.renew()
+        return owner.gauges()["standbys"]
+
+    try:
+        owned(owner)
+        assert 0 == standbys()
+        for n, each in enumerate(others, 1):
+            assert each.ownership.look().connected
+            assert n == standbys()
+        others[0].close()
+        until(lambda: standbys() == 1, "the end of a session is seen")
+        assert {} == others[1].gauges()
+    finally:
+        for each in stores:
+            each.close()
+
+
 @pytest.mark.parametrize(
     "statements",
     [
@@ -303,7 +328,7 @@ def test_the_owner_measures_dead_rows_and_the_oldest_snapshot(
     owned(store)
     store.ownership.renew()
     gauges = store.gauges()
-    assert {"dead_rows", "oldest_snapshot_seconds"} == gauges.keys()
+    assert {"standbys", "dead_rows", "oldest_snapshot_seconds"} == gauges.keys()
     assert gauges["dead_rows"] >= 0
     with psycopg.connect(rows_url) as other:
         for each in statements:

@@ -642,7 +642,7 @@ def test_a_missing_standby_needs_attention_where_several_brokers_are_configured(
     app.settings.broker *= addresses
     run("status")
     lines = capsys.readouterr().out.splitlines()
-    assert f"role      owner of the store, epoch 3, {role}" in lines
+    assert f"role     owner of the store, epoch 3, {role}" in lines
     missing = "no broker stands by: if this one ends, no job is accepted until one is started"
     assert (f"attention: {missing}" in lines) == (standbys == 0 and addresses == 2)
 
