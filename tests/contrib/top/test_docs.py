@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.contrib.top.driving import Page
 
-PAGE = (ROOT / "docs" / "howto" / "operate" / "top.rst").read_text("utf-8")
+PAGE = (ROOT / "docs" / "howto" / "operate" / "dashboard.rst").read_text("utf-8")
 
 
 def test_the_table_has_the_keys_of_the_program() -> None:
@@ -23,7 +23,7 @@ def test_the_table_has_the_keys_of_the_program() -> None:
 
     from eventmq_contrib.top.page import Top
 
-    _, _, rest = PAGE.partition("\nKeys\n----\n")
+    _, _, rest = PAGE.partition("\nKeys\n~~~~\n")
     table = rest[: rest.index("\n``p``")]
     named = set(re.findall(r"``([\w+]+|/)``", table)) | set("2345")
     keys = {each.key for each in Top.BINDINGS if isinstance(each, Binding)}
@@ -32,7 +32,7 @@ def test_the_table_has_the_keys_of_the_program() -> None:
 
 def test_the_program_on_the_page_fills_the_page(tmp_path: Path, drive: Callable[..., None]) -> None:
     """With a broker and a worker as its commands start them; the overview is as shown there."""
-    assert ["shop.py"] == write_files("howto/operate/top.rst", tmp_path)
+    assert ["ops.py", "shop.py"] == write_files("howto/operate/dashboard.rst", tmp_path)
     block = PAGE[PAGE.index("     figure ") : PAGE.index("\nRates are")]
     figures = [line.strip()[:16].split("  ")[0].strip() for line in block.splitlines()[1:] if line]
     system = System(tmp_path)
