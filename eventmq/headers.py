@@ -62,6 +62,7 @@ class Headers:
         expires: Unix time after which the job must not start, 0.0 for never.
         ignore_result: The result is not kept.
         result_ttl: Seconds the result is kept, None for the broker's default.
+        keep_arguments: Headers and body are kept with the outcome, however the job ends.
         soft_limit: Seconds after which `SoftTimeLimitExceeded` is raised in the task.
         backoff: The retry policy as ``name`` or ``name:json``.
         signature: Signature of the body, for content types that need one.
@@ -105,6 +106,7 @@ class Headers:
     expires: float = 0.0
     ignore_result: bool = False
     result_ttl: float | None = None
+    keep_arguments: bool = False
     soft_limit: float = 0.0
     backoff: str = ""
     signature: str = ""

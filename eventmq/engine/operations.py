@@ -113,6 +113,7 @@ class OperatorWrites:
 
     def cancel(self, jobs: list[JobRecord], audit: AuditFields) -> list[JobRecord]:
         """End jobs as cancelled."""
+        self.writes.arguments.add_stored(jobs, audit.at)
         end = transition(JobState.QUEUED, JobState.CANCELLED)
         rows = [
             Finished(job, end, audit.at, audit.ttl, audit.content_type, audit.result)
@@ -134,6 +135,7 @@ class OperatorWrites:
                 if row[4] in _WAITING and row[0] not in write.excluded
             )  # fmt: skip
             jobs = list(islice(waiting, write.limit))
+        self.writes.arguments.add_stored(jobs, now)
         end = transition(JobState.QUEUED, JobState.EXPIRED)
         self.writes.finish(Finish([Finished(job, end, now, write.ttl, "", b"") for job in jobs]))
         return (jobs, wall) if len(jobs) == write.limit else (jobs, next_expiry(tables, wall))

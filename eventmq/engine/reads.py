@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from eventmq.engine import damaged
+from eventmq.engine.arguments import KeptArguments
 from eventmq.engine.graphs import HANDLER, unfinished
 from eventmq.engine.rows import (
     BARE_FAILED_ROW,
@@ -66,6 +67,7 @@ class Reads:
     def __init__(self, tables: Tables, keeper: Timekeeper) -> None:
         self.tables = tables
         self.keeper = keeper
+        self.arguments = KeptArguments(tables)
 
     def read_queued(self, write: ReadQueued) -> tuple[list[JobRecord], bool]:
         """Read the next queued jobs of a subqueue in rank order."""
@@ -145,7 +147,9 @@ class Reads:
         """Look jobs up by id."""
         ids = list(dict.fromkeys(write.ids))
         if write.max_bytes is None:
-            return self.look_up(ids)
+            rows = self.look_up(ids)
+            self.arguments.restore(rows)
+            return rows
         return self._find_bare(ids, write.max_bytes)
 
     def look_up(self, ids: Sequence[str], *, results: bool = True) -> dict[str, JobRow]:

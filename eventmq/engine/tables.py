@@ -6,7 +6,8 @@
   of the error (its last part), each with the time.
 - ``outcomes``: all other outcomes; one table per period of time, so that old ones are dropped with
   their table.
-- ``attempts``: failed attempts of jobs that were tried again.
+- ``attempts``: failed attempts of jobs that were tried again; with the number 0 the arguments of
+  ended jobs (`eventmq.engine.arguments`).
 - ``job_logs``: logs of attempts, of tasks that keep them.
 - ``bulk_operations``: operations of operators on many jobs, which run in slices.
 - ``limiters``: token buckets of rate limits, unless they are full.
@@ -126,7 +127,7 @@ TABLES: tuple[Table, ...] = (
                  where=f"unique_key IS NOT NULL AND state = {_DELAYED} AND ready_at >= {HELD}"),
            Index("jobs_expires", ("expires", "seq"), where="expires > 0"),
            Index("jobs_unique", ("unique_key", "created"), where="unique_key IS NOT NULL")),
-          derived=_NONE, hot=True),
+          derived={**_NONE, "size": "length(body)"}, hot=True),
     Table("chunks", _columns("session text, number integer, epoch integer, leases bytes, "
           "leased real =0"), ("session", "number"), clustered=True, hot=True),
     Table("failed", _columns(f"""{_JOB}, result_crc integer, at real, content_type text,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from eventmq.engine import damaged
+from eventmq.engine.arguments import ATTEMPT, HEADER, KeptArguments
 from eventmq.engine.contract import Mismatch
 from eventmq.engine.graphs import GraphWrites
 from eventmq.engine.joblogs import JobLogs
@@ -149,7 +150,7 @@ class Attempts:
 
     def history(self, write: History) -> list[Attempt]:
         """Return the stored attempts of a job."""
-        rows = self.tables.scan("attempts", _ATTEMPT, (write.id,))
+        rows = self.tables.scan("attempts", _ATTEMPT, (write.id,), gt=(ATTEMPT,))
         return [
             Attempt._make((*row[:6], self.tables.name(row[6]), *_error(row[0], *row[7:])))
             for row in rows
@@ -200,6 +201,7 @@ class Writes:
         self.tables = tables
         self.store = tables.store
         self.attempts = Attempts(tables, keeper)
+        self.arguments = KeptArguments(tables)
         self.dedupe_window = dedupe_window
         self.unique = UniqueKeys(tables, self._store_outcomes, dedupe_window, keeper)
         self.graphs = GraphWrites(tables, self.finish)
@@ -416,7 +418,7 @@ class Writes:
         return missing
 
     # hot loop: python -m benchmarks drain
-    def _store_outcomes(self, rows: Sequence[Finished]) -> None:  # noqa: PLR0912 - a hot loop
+    def _store_outcomes(self, rows: Sequence[Finished]) -> None:  # noqa: PLR0912, PLR0915 - hot
         tables = self.tables
         queue_id, name_id = tables.queue_id, tables.name_id
         keys: dict[tuple[str, str, str], tuple[int, int, int, int, str | None]] = {}
@@ -475,6 +477,8 @@ class Writes:
             self.unique.ended(rows)
         if any("graph:" in headers for _, headers, _ in keys):
             self.graphs.ended(rows)
+        if any(HEADER in headers for _, headers, _ in keys):
+            self.arguments.add(rows)
         self._count_ended(counts)
 
     def _count_ended(self, counts: Mapping[tuple[int, JobState, JobState], int]) -> None:

@@ -60,7 +60,9 @@ class JobRow(NamedTuple):
     """A stored job, with its outcome.
 
     An unfinished or failed job has its body; the other fields are set when it has ended, as in
-    `Finished`. ``result`` is None if it is no longer kept.
+    `Finished`. ``result`` is None if it is no longer kept. Other ended jobs have their headers and
+    body only if the header ``keep-arguments`` asked for it, and only as a result of `FindJobs`
+    without ``max_bytes``.
     """
 
     job: JobRecord

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         ignore_result: bool
         result_ttl: float
         keep_logs: bool
+        keep_arguments: bool
         serializer: str | None
         schedule: Timing | None
         replayable: bool
@@ -132,6 +133,9 @@ class TaskOptions:
         result_ttl: Seconds that the result is kept.
         keep_logs: Whether the last ``max_job_log_bytes`` of a job's log are kept with it, for
             `Job.logs` and ``eventmq job ID --logs``. Not together with ``guarantee=False``.
+        keep_arguments: Whether ``job.info(args=True)`` has the arguments of a job that succeeded,
+            was cancelled or expired, as long as the broker knows it. Those of unfinished and failed
+            jobs are kept in any case. Not together with ``guarantee=False``.
         serializer: Name of the serializer; by default the setting ``serializer``.
         schedule: When a scheduler calls it without arguments: ``every``, ``cron`` or ``at``.
         replayable: For a generator: each run yields the same parts, so that after the death of its
@@ -164,6 +168,7 @@ class TaskOptions:
     ignore_result: bool = False
     result_ttl: float = RESULT_TTL
     keep_logs: bool = False
+    keep_arguments: bool = False
     serializer: str | None = None
     schedule: Timing | None = None
     replayable: bool = False
@@ -177,13 +182,14 @@ class TaskOptions:
                 values.text(name, getattr(self, name))
         values.whole("retries", self.retries)
         values.whole("priority", self.priority, 255)
-        for name in ("ignore_result", "guarantee", "keep_logs", "replayable"):
+        for name in ("ignore_result", "guarantee", "keep_logs", "keep_arguments", "replayable"):
             values.flag(name, getattr(self, name))
-        if self.keep_logs and not self.guarantee:
-            raise SettingsError(
-                "guarantee=False and keep_logs exclude each other: logs are kept with stored jobs; "
-                "allowed is one of them"
-            )
+        for name, what in (("keep_logs", "logs"), ("keep_arguments", "arguments")):
+            if getattr(self, name) and not self.guarantee:
+                raise SettingsError(
+                    f"guarantee=False and {name} exclude each other: {what} are kept with stored "
+                    "jobs; allowed is one of them"
+                )
         values.seconds("stream_idle", self.stream_idle, zero=False)
         if self.stream_unread not in _UNREAD:
             values.refuse("stream_unread", self.stream_unread, " or ".join(map(repr, _UNREAD)))

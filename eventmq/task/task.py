@@ -766,6 +766,7 @@ def _headers(
         expires=call.expiry()[1],
         ignore_result=options.ignore_result if ignored is None else ignored,
         result_ttl=None if ttl == RESULT_TTL else ttl,
+        keep_arguments=options.keep_arguments,
         timeout=float(timeout or 0.0),
         soft_limit=float(soft or 0.0),
         limit_rate=options.rate_limit or "",

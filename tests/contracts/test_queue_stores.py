@@ -5,7 +5,7 @@ from __future__ import annotations
 import apsw
 import pytest
 
-from eventmq.engine import engine, listings, operations
+from eventmq.engine import arguments, engine, listings, operations
 from eventmq.interfaces import PluginContext
 from eventmq.plugins.queue_stores import memory
 from eventmq.plugins.queue_stores.sqlite import store
@@ -40,7 +40,7 @@ class TestMemory(QueueStoreSuite):
     def small_portions(self, monkeypatch):
         for module, name, size in (
             (operations, "_PORTION", 2), (operations, "_RETRIED_BYTES", 1),
-            (listings, "_PORTION", 2), (engine, "_PAGE", 1),
+            (listings, "_PORTION", 2), (engine, "_PAGE", 1), (arguments, "_PORTION", 1),
         ):  # fmt: skip
             assert isinstance(getattr(module, name), int)
             monkeypatch.setattr(module, name, size)

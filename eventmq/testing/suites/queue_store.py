@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.job import HELD, JobState
-from eventmq.store.reads import FindJobs, ListJobs, ReadEvents, ReadQueued
+from eventmq.store.reads import FindJobs, History, ListJobs, ReadEvents, ReadQueued
 from eventmq.store.recovery import QueueCounts
 from eventmq.store.writes import (
     Admit,
@@ -177,6 +177,38 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         if state is JobState.FAILED:
             assert (record.body, record.headers) == (job.body, job.headers)
 
+    @pytest.mark.parametrize("state", ENDS)
+    def test_a_job_that_asks_for_it_ends_with_its_arguments(
+        self, store: QueueStore, state: JobState
+    ) -> None:
+        """Headers and body stay as long as the outcome, longer than its result."""
+        headers = "task:t,content-type:json,priority:7,keep-arguments"
+        [kept] = self.admitted(store, 1, headers=headers, body=b"kept", attempt=2)
+        [plain] = self.admitted(store, 1)
+        [mentions] = self.admitted(store, 1, headers="task:t,x-note:keep-arguments")
+        self.finish(store, *(self.end(job, state, ttl=1.0) for job in (kept, plain, mentions)))
+        self.clock.advance(self.dedupe_window * 0.9)
+        store = self.reopen(store)[0] if self.durable else store
+        rows = self.find(store, kept, plain, mentions)
+        assert (rows[kept.id].job.headers, rows[kept.id].job.body) == (headers, b"kept")
+        if state is not JobState.FAILED:
+            assert [rows[job.id].job.body for job in (plain, mentions)] == [b"", b""]
+        found, history = self.commit(store, FindJobs([kept.id], 0), History(kept.id))
+        assert (found[kept.id].job.body, history) == (b"", [])
+        self.clock.advance(self.dedupe_window * 2)
+        self.admitted(store, 1)
+        assert (self.state(store, kept) is None) == (state is not JobState.FAILED)
+
+    def test_arguments_are_those_of_the_last_job_with_an_id(self, store: QueueStore) -> None:
+        """An id may be used again as soon as its outcome is forgotten."""
+        [first] = self.admitted(store, 1, headers=f"{_HEADERS},keep-arguments")
+        self.finish(store, self.end(first))
+        while self.state(store, first) is not None:
+            self.clock.advance(self.dedupe_window / 24)
+        [again] = self.admitted(store, 1, id=first.id)
+        self.finish(store, self.end(again))
+        assert self.find(store, again)[again.id].job.body == b""
+
     def test_a_job_ends_once(self, store: QueueStore) -> None:
         """A second outcome is ``stale_lease``; the others of its write are stored."""
         first, second, third = self.admitted(store, 3)
@@ -301,6 +333,19 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
             assert {job.state for job in promoted} == {JobState.QUEUED}
             assert next_ready_at == following
         assert set(self.claim(store)[0]) == {job.id for job in jobs[:3]}
+
+    def test_a_job_expires_with_its_arguments(self, store: QueueStore) -> None:
+        """If it asks for it; one that is leased goes on."""
+        now, headers = self.clock.now(), f"{_HEADERS},keep-arguments"
+        jobs = [self.job(headers=headers, body=b"x" * n, expires=now) for n in (1, 5_000_000) * 3]
+        jobs.append(self.job(expires=now))
+        self.commit(store, Admit(jobs))
+        expired, _ = self.commit(store, Expire(now, 60.0, {jobs[0].seq}, 99))[0]
+        assert [job.body for job in expired] == [b""] * 6
+        bodies = [row.job.body for row in self.find(store, *jobs[1:]).values()]
+        assert bodies == [*(job.body for job in jobs[1:-1]), b""]
+        self.finish(store, self.end(jobs[0], JobState.EXPIRED))
+        assert self.find(store, jobs[0])[jobs[0].id].job.body == b"x"
 
     def test_expire_ends_jobs_that_waited_too_long(self, store: QueueStore) -> None:
         """They expire by time, except leased jobs; the result has the time of the next expiry."""

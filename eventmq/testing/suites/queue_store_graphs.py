@@ -260,6 +260,24 @@ class GraphTests(StoreHarness):
         assert self.counts(store) == QueueCounts()
         assert self.commit(self.stores[-1], CancelGraph("unknown", audit))[0][0] == ""
 
+    @pytest.mark.parametrize("end", ["cancel", "deadline", "failure"])
+    def test_jobs_of_a_graph_are_cancelled_with_their_arguments(self, end: str) -> None:
+        """If they ask for it, however they are cancelled."""
+        keep = ",keep-arguments"
+        expression = Group((Chain((_A, _B)), _C), deadline=10.0)
+        store, jobs, _ = self.started(expression, b=keep, c=keep)
+        audit = AuditFields(self.clock.now(), 60.0)
+        if end == "failure":
+            self.after(store, self.end(jobs[0], JobState.FAILED), self.end(jobs[2]))
+        elif end == "cancel":
+            self.commit(store, CancelGraph(jobs[0].id, audit))
+        else:
+            self.commit(store, EndDeadlines(self.clock.now() + 10.0, audit))
+        rows = self.find(store, *jobs)
+        assert rows[jobs[1].id].job.state is JobState.CANCELLED
+        assert [rows[job.id].job.body for job in jobs[1:]] == [b"b", b"c"]
+        assert rows[jobs[1].id].job.headers == jobs[1].headers
+
     def test_a_deadline_cancels_its_part_of_the_graph(self) -> None:
         """Its unfinished jobs; the write result has the time of the next deadline."""
         part = Group((_A, _B), on_failure="continue", deadline=10.0)

@@ -133,6 +133,21 @@ class OperationTests(StoreHarness):
         assert write_result == {0: WriteResult("stale_lease")}
         assert self.state(store, job) is JobState.CANCELLED
 
+    def test_a_job_is_cancelled_with_its_arguments(self, store: QueueStore) -> None:
+        """If it asks for it, whether by id or by filters; a second operation changes nothing."""
+        headers = "task:t,content-type:json,keep-arguments"
+        jobs = [*self.admitted(store, 3, headers=headers), *self.admitted(store, 1)]
+        self.apply(store, "cancel", jobs[0].id)
+        self.start(store, Operation("cancel", queue="q"), jobs[-1])
+        assert self.run_slices(store) == 3  # noqa: PLR2004 - all but the first
+        self.apply(store, "cancel", *(job.id for job in jobs))
+        rows = self.find(store, *jobs)
+        assert [(rows[job.id].job.state, rows[job.id].result) for job in jobs] == (
+            [(JobState.CANCELLED, b"why")] * 4
+        )
+        assert [rows[job.id].job.body for job in jobs] == [*(job.body for job in jobs[:3]), b""]
+        assert [rows[job.id].job.headers for job in jobs[:3]] == [headers] * 3
+
     # Retrying and dropping
 
     def test_a_failed_job_is_queued_again_as_its_next_attempt(self, store: QueueStore) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq import EventMQ, JobFailed, chain
+from eventmq import EventMQ, JobExpired, JobFailed, chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,40 @@ def test_a_failed_job_shows_them_and_one_that_succeeded_does_not(app: EventMQ) -
     assert ["nobody"] == failed.info(args=True)["args"]
     info = done.info(args=True)
     assert (None, None, "they are not kept") == (info["args"], info["kwargs"], info["args_note"])
+
+
+def test_a_job_that_keeps_them_shows_them_however_it_has_ended(app: EventMQ) -> None:
+    """A job that succeeded, that was cancelled while it waited or while it ran, and an expired one.
+
+    Their error or result is as it would be without.
+    """
+    begun, end = threading.Event(), threading.Event()
+
+    @app.task(name="hold", keep_arguments=True)
+    def hold(n: int, *, waits: bool = False) -> int:
+        if waits:
+            begun.set()
+            end.wait(30)
+        return n
+
+    done, running = hold.delay(1), hold.delay(2, waits=True)
+    waiting = hold.options(countdown=3600, priority=9).delay(3)
+    expired = hold.options(countdown=3600, expires=0.01).delay(4)
+    assert done.get(timeout=30) == 1
+    assert begun.wait(30)
+    assert running.cancel("stop")
+    assert waiting.cancel("late")
+    end.set()
+    with pytest.raises(JobExpired):
+        expired.get(timeout=30)
+    infos = [job.info(args=True) for job in (done, running, waiting, expired)]
+    assert [info["state"] for info in infos] == ["succeeded", "cancelled", "cancelled", "expired"]
+    assert [info["args"] for info in infos] == [[1], [2], [3], [4]]
+    assert [info["kwargs"] for info in infos] == [{}, {"waits": True}, {}, {}]
+    assert [info["error"] and info["error"].message for info in infos] == [
+        None, "stop", "late", None,
+    ]  # fmt: skip
+    assert (infos[2]["priority"], infos[2]["attempts"]) == (9, [])
 
 
 def test_a_link_of_a_chain_shows_its_own(app: EventMQ) -> None:

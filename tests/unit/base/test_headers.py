@@ -37,6 +37,7 @@ FORMS = [
     ("expires:1795217419", {"expires": 1795217419.0}),
     ("ignore-result", {"ignore_result": True}),
     ("result-ttl:0", {"result_ttl": 0.0}),
+    ("keep-arguments", {"keep_arguments": True}),
     ("soft-limit:10", {"soft_limit": 10.0}),
     ('backoff:fixed:{"delay": 1}', {"backoff": 'fixed:{"delay": 1}'}),
     ("signature:ab12", {"signature": "ab12"}),

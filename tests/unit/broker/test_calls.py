@@ -30,6 +30,30 @@ def test_a_job_that_has_succeeded_has_no_body_any_more(broker: Broker) -> None:
     assert ("succeeded", None, 0) == (info["state"], info["body"], info["body_bytes"])
 
 
+def test_a_job_that_keeps_its_arguments_has_its_body_and_headers_however_it_has_ended(
+    broker: Broker,
+) -> None:
+    """Cancelled alone or with its queue, expired, or succeeded.
+
+    The listings do not have them.
+    """
+    keeps = "keep-arguments,priority:3"
+    alone, purged = (broker.submit(body=b"secret", headers=keeps)[0] for _ in range(2))
+    expires = f"expires:{broker.clock.now() + 5},{keeps}"
+    expired = broker.submit(body=b"secret", headers=expires, queue="other")[0]
+    broker.call("cancel", ids=[alone], reason="no")
+    broker.call("bulk", id="purge", action="cancel", queue="default")
+    broker.wait(6.0)
+    done = broker.submit(body=b"secret", headers=keeps)[0]
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row()])
+    ids = [alone, purged, expired, done]
+    infos = [broker.call("info", id=job, args=True) for job in ids]
+    assert ["cancelled", "cancelled", "expired", "succeeded"] == [i["state"] for i in infos]
+    assert [(b"secret", 6, 3)] * 4 == [(i["body"], i["body_bytes"], i["priority"]) for i in infos]
+    assert all("keep-arguments" not in each["headers"] for each in broker.call("jobs")["jobs"])
+
+
 def test_a_failed_job_and_a_transient_one_have_their_bodies(broker: Broker) -> None:
     failed, _ = broker.submit(body=b"one")
     [(chunk, _)] = chunks(broker.worker())

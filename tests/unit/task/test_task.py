@@ -325,6 +325,7 @@ def test_options_of_the_declaration_become_headers(app: FakeApp) -> None:
         expires=60,
         ignore_result=True,
         result_ttl=5.0,
+        keep_arguments=True,
     )
     task.delay(1)
     assert app.last().queue == "email"
@@ -334,6 +335,7 @@ def test_options_of_the_declaration_become_headers(app: FakeApp) -> None:
     assert headers.expires == app.now() + 60
     assert headers.ignore_result
     assert headers.result_ttl == 5.0
+    assert headers.keep_arguments
 
 
 def test_options_of_the_call_win(app: FakeApp) -> None:
@@ -433,6 +435,9 @@ def test_map_makes_its_ids(app: FakeApp) -> None:
         ({"expires": float("nan")}, "expires is nan"),
         ({"expires": "5"}, "expires is '5'"),
         ({"ignore_result": 1}, "ignore_result is 1; allowed is: True or False"),
+        ({"keep_arguments": 1}, "keep_arguments is 1; allowed is: True or False"),
+        ({"guarantee": False, "keep_arguments": True}, "keep_arguments exclude each other"),
+        ({"guarantee": False, "keep_logs": True}, "keep_logs exclude each other: logs are kept"),
         ({"result_ttl": -1}, "result_ttl is -1"),
         ({"result_ttl": float("inf")}, "result_ttl is inf"),
         ({"serializer": 5}, "serializer is 5"),

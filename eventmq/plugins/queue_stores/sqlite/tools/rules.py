@@ -416,7 +416,8 @@ RULES = (
         max_names=_MAX_NAMES,
     ),
     Rule(
-        "checksums", "attempts", "{n} errors of earlier attempts have wrong checksums: {some}",
+        "checksums", "attempts",
+        "{n} errors of earlier attempts, or arguments of ended jobs, have wrong checksums: {some}",
         f"SELECT {_ID} FROM attempts WHERE crc IS NOT {_DATA.format(_OF_ID, 'error')}",
         "they are shown as unknown; no job depends on them", "nothing need be done",
         max_names=_MAX_NAMES,
