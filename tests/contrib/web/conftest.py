@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
 PROGRAMS = Path(sys.executable).parent
 
-PAGES = ("fastapi", "starlette", "litestar", "flask")
+#: Framework -> its page, and what a server is told to run.
+PAGES = {
+    "fastapi": ("fastapi", "progress:api"),
+    "starlette": ("fastapi", "starlette_web:web"),
+    "litestar": ("fastapi", "litestar_web:web"),
+    "flask": ("flask", "web:create_app()"),
+}
 
 #: Prints when an ASGI application is done with a request.
 WATCHED = """
@@ -148,20 +154,19 @@ class Site:
         assert self._broker is not None
         assert self._broker.stop() == 0, self._broker.text
 
-    def folder(self, page: str, name: str = "") -> Path:
+    def folder(self, framework: str, name: str = "") -> Path:
         """Return a new folder with the files of a page, whose waits take a second."""
-        folder = self.shell.folder / (name or page)
+        folder = self.shell.folder / (name or framework)
         folder.mkdir()
-        assert "web.py" in write_files(f"howto/web/{page}.rst", folder)
-        module = folder / "web.py"
-        text = module.read_text("utf-8")
-        module.write_text(re.sub(r"timeout=(15|20)\b", "timeout=1", text), "utf-8")
+        for file in write_files(f"howto/web/{PAGES[framework][0]}.rst", folder):
+            text = (folder / file).read_text("utf-8")
+            (folder / file).write_text(re.sub(r"timeout=(15|20)\b", "timeout=1", text), "utf-8")
         (folder / "gunicorn.conf.py").write_text(GUNICORN)
         return folder
 
-    def launch(self, page: str, line: str) -> Server:
+    def launch(self, framework: str, line: str) -> Server:
         """Start a server by a line of a page, with two processes."""
-        folder, port = self.folder(page), free_port()
+        folder, port = self.folder(framework), free_port()
         command, *words = shlex.split(line.replace("--workers 4", "--workers 2"))
         if not words[-1].endswith("()"):
             module, _, name = words[-1].partition(":")
@@ -172,10 +177,11 @@ class Site:
         return Server(Program([str(PROGRAMS / command), *bind, *words], folder, environ), port)
 
 
-def line_of(page: str) -> str:
+def line_of(framework: str) -> str:
     """Return the line of a page that starts several processes."""
+    page, target = PAGES[framework]
     [line] = re.findall(
-        r"^    \$ ((?:gunicorn|uvicorn) .*--workers 4.*)$",
+        rf"^    \$ ((?:gunicorn|uvicorn) .*--workers 4.* '?{re.escape(target)}'?)$",
         (ROOT / "docs" / "howto" / "web" / f"{page}.rst").read_text("utf-8"),
         re.MULTILINE,
     )
@@ -198,11 +204,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="session")
 def servers(site: Site) -> Iterator[dict[str, Server]]:
-    """The servers by the names of their pages."""
+    """The servers by the names of their frameworks."""
     with ExitStack() as stack:
         servers = {}
-        for page in PAGES:
-            servers[page] = server = site.launch(page, line_of(page))
+        for framework in PAGES:
+            servers[framework] = server = site.launch(framework, line_of(framework))
             stack.callback(server.program.stop)
         for server in servers.values():
             until(server.answers, "it serves")

@@ -90,7 +90,7 @@ def test_a_result_that_does_not_come_is_a_timeout(server: Server, site: Site) ->
 def test_a_browser_shows_progress_by_the_script_of_the_page(
     servers: dict[str, Server], chromium: Browser
 ) -> None:
-    page = (ROOT / "docs" / "howto" / "web" / "web-frameworks.rst").read_text("utf-8")
+    page = (ROOT / "docs" / "howto" / "web" / "fastapi.rst").read_text("utf-8")
     [script] = re.findall(r"^\.\. code-block:: js\n\n((?:(?: {3}.*)?\n)+)", page, re.MULTILINE)
     server = servers["starlette"]
     tab = chromium.new_page()
@@ -111,9 +111,9 @@ def test_without_a_broker_requests_fail_soon_and_streams_go_on_later(
 ) -> None:
     with ExitStack() as stack:
         streams = {}
-        for page, server in servers.items():
-            streams[page] = stack.enter_context(server.events(server.start(30)))
-            assert next(iter(streams[page])) == progress(30)[0]
+        for framework, server in servers.items():
+            streams[framework] = stack.enter_context(server.events(server.start(30)))
+            assert next(iter(streams[framework])) == progress(30)[0]
         site.stop_broker()
         began = time.monotonic()
         with ThreadPoolExecutor(2 * len(servers)) as threads:
@@ -125,5 +125,5 @@ def test_without_a_broker_requests_fail_soon_and_streams_go_on_later(
         site.start_broker()
         for server in servers.values():
             until(lambda server=server: server.ask("/reports?pages=1", "POST")[0] == 202, "submits")
-        for page, events in streams.items():
-            assert list(events) == progress(30, first=2), page
+        for framework, events in streams.items():
+            assert list(events) == progress(30, first=2), framework
