@@ -2,5 +2,5 @@
 
 Client, broker, job manager and scheduler are the real state machines on the real store; network,
 clocks and disk are simulated. ``python -m tests.simulation --seeds 1000`` runs seeds.
-docs/explanation/simulation.rst says how it works and what it does not cover.
+docs/reliability.rst says how it works and what it does not cover.
 """
