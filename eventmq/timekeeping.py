@@ -514,8 +514,8 @@ class Timekeeper:
             )
         elif step and (not previous or abs(step - previous) > STEP):
             self.notices.append(
-                f"the wall clock steps by {format_seconds(step)}, to {self._wall:.0f}: that counts "
-                f"in {SETTLED / 60:.0f} minutes unless it goes back; "
+                f"the wall clock steps by {format_seconds(step)}, to {format_time(self._wall)}: "
+                f"that counts in {SETTLED / 60:.0f} minutes unless it goes back; "
                 '"eventmq clock accept" lets it count now'
             )
         elif step:

@@ -182,7 +182,10 @@ class InputPages:
         what += "knows the extension 'inputs' to read them in pages: use EventMQ 1.0 or later"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", what))
         rows = [self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error) for job in jobs]
-        logger.error("%d jobs of the queue %r failed for good: %s", len(jobs), jobs[0].queue, what)
+        logger.error(
+            "%d jobs of the queue %r failed for good, the first is %s: %s",
+            len(jobs), jobs[0].queue, jobs[0].id, what,
+        )  # fmt: skip
         self.outcomes.finish(rows)
 
 

@@ -87,7 +87,10 @@ class GraphTracker:
             counts.blocked -= 1
             counts.queued += 1  # `record_ends` subtracts it
         self.operations.outcomes.record_ends(write_result.ended, {})
-        logger.info("%d jobs ended, since jobs ended that they waited for", len(write_result.ended))
+        logger.info(
+            "%d jobs of graphs ended without a run, because of jobs that they depend on; the "
+            "first is %s", len(write_result.ended), write_result.ended[0].job.id,
+        )  # fmt: skip
 
     # Deadlines
 
@@ -104,8 +107,9 @@ class GraphTracker:
             self.operations.cancelled(affected.jobs, audit, _DEADLINE_PASSED)
             if affected.jobs:
                 logger.warning(
-                    "%d jobs of graphs were cancelled: %s", len(affected.jobs), _DEADLINE_PASSED
-                )
+                    "%d jobs of graphs were cancelled, the first is %s: %s",
+                    len(affected.jobs), affected.jobs[0].id, _DEADLINE_PASSED,
+                )  # fmt: skip
 
         self._single.write(EndDeadlines(state.now, audit, state.limits.graph_slice), settle)
 

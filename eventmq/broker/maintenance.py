@@ -174,8 +174,9 @@ class Retention:
             state.queue(name).counts.failed -= n
             state.counters["failed_forgotten"] += n
             logger.warning(
-                "%d failed jobs of queue %s were forgotten: over the limit of age or size", n, name
-            )
+                "%d failed jobs of queue %s were forgotten, because of failed_ttl or "
+                "max_failed_bytes", n, name,
+            )  # fmt: skip
         oldest = float("inf") if write_result.oldest is None else write_result.oldest
         oldest += state.keeper.spared(oldest)
         self._prune_at = 0.0 if write_result.more else oldest + state.limits.failed_ttl + EVERY

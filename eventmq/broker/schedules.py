@@ -43,6 +43,9 @@ __all__ = ["ScheduleCalls"]
 
 logger = logging.getLogger("eventmq.broker")
 
+#: Operation of a save -> what it did, for the log.
+_DONE = {"schedule": "saved", "enable": "enabled", "disable": "disabled"}
+
 #: Number of schedules that are read at a time for a legacy scheduler.
 _PAGE = 500
 
@@ -207,7 +210,7 @@ class ScheduleCalls:
             codes, self._revision = write_result
             for (row, _), code in zip(rows, codes, strict=True):
                 if code == "done":
-                    logger.info("schedule %r: %s%s", row.name, act.operation, by(act))
+                    logger.info("schedule %r was %s%s", row.name, _DONE[act.operation], by(act))
             if "full" in codes:
                 self.state.error(peer, call, "store-full", "the broker stores no more schedules")
                 return
@@ -267,7 +270,7 @@ class ScheduleCalls:
         def settle(write_result: tuple[bool, int]) -> None:
             done, self._revision = write_result
             if done:
-                logger.info("schedule %r: removed%s", name, by(act))
+                logger.info("schedule %r was removed%s", name, by(act))
             self.state.answer(peer, call, done)
 
         write = RemoveSchedule(name, version, act)

@@ -252,7 +252,7 @@ class Sessions:
         if not peer.muted:
             peer.muted = peer.warned = True
             self.state.counters["muted"] += 1
-            logger.info("peer %s has not informed; it is sent nothing until it does", peer.key)
+            logger.info("peer %s has not sent INFORM; it is sent nothing until it does", peer.key)
         if kind is not Heartbeat:
             self._dismiss(peer)
 

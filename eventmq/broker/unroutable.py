@@ -54,7 +54,9 @@ class UnroutableLog:
             return
         self._warned.add(task)
         if len(self._warned) > TASKS:
-            logger.warning("jobs of more than %d unknown tasks wait; no more are named", TASKS)
+            logger.warning(
+                "jobs of more than %d unknown tasks wait; further ones are not logged", TASKS
+            )
             return
         names = ", ".join(repr(s.name or s.id) for s in sessions[:NAMED])
         more = f" and {len(sessions) - NAMED} more" if len(sessions) > NAMED else ""

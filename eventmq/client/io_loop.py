@@ -399,7 +399,7 @@ class IoLoop:
         error, address = connection.last_error, connection.address
         level = logging.INFO if error in {LOST, NAMED} else logging.WARNING
         level = logging.DEBUG if error == self._logged_errors.get(address) else level
-        logger.log(level, "broker %s: %s; a new socket", address, error)
+        logger.log(level, "broker %s: %s; connecting again with a new socket", address, error)
         assert self._context is not None  # noqa: S101 - made by _open
         for broker in self._brokers[
             index : index + 1

@@ -392,7 +392,7 @@ class GraphWrites:
 
     def damaged(self, jobs: Sequence[JobRecord], text: str, write: AdvanceGraphs) -> None:
         """Fail jobs whose records or inputs are damaged in the store."""
-        logger.error("jobs of a graph failed: %s", text)
+        logger.error("%d jobs of a graph failed, the first is %s: %s", len(jobs), jobs[0].id, text)
         why = RemoteError("eventmq.errors.StoreError", text)
         self._end_jobs(jobs, JobState.FAILED, why, write)
 

@@ -193,27 +193,34 @@ def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
         entry = index.entries[position]
         log_about(
             _log, logging.ERROR, fields,
-            "job %s of task %s broke off at attempt %d, delivery %d: %s; the broker runs it again, "
-            "or fails it if it killed too many processes; %s",
+            "job %s of task %s was interrupted at attempt %d, delivery %d: %s; the broker runs it "
+            "again, or fails it if it killed too many processes; %s",
             job, _task(task), entry.attempt, entry.delivery, reason,
-            f"{others} other jobs of the process go back and run again, uncounted"
+            f"{others} other jobs of the process run again, which does not count against them"
             if others else "the process had no other job",
         )  # fmt: skip
 
 
-def lost(reason: str, started: int, others: int) -> None:
+def _names(jobs: Sequence[tuple[str, str]]) -> str:
+    """Return ids and tasks of the first jobs, and the number of the others."""
+    names = ", ".join(f"{job} ({_task(task)})" for job, task in jobs[:MAX_NAMED])
+    return names + (f" and {len(jobs) - MAX_NAMED} more" if len(jobs) > MAX_NAMED else "")
+
+
+def lost(reason: str, started: Sequence[tuple[str, str]], others: int) -> None:
     """Log that a process died with several started jobs, any of which may be the cause.
 
     Args:
         reason: How the process ended.
-        started: Number of jobs that it had started.
+        started: Id and task of each job that it had started.
         others: Number of jobs that it had not started.
     """
     with suppress(Exception):
         _log.error(
             "a process of the worker ended with %d jobs that it had started: %s; they run again "
-            "one by one, so that the next death shows which job it was; %d others go back",
-            started, reason, others,
+            "one by one, so that the next death shows which job it was: %s; %d other jobs of the "
+            "process run again",
+            len(started), reason, _names(started), others,
         )  # fmt: skip
 
 
@@ -227,10 +234,8 @@ def aborted(jobs: Sequence[tuple[str, str]], why: str) -> None:
     if not jobs:
         return
     with suppress(Exception):
-        names = ", ".join(f"{job} ({_task(task)})" for job, task in jobs[:MAX_NAMED])
-        more = f" and {len(jobs) - MAX_NAMED} more" if len(jobs) > MAX_NAMED else ""
         noun = "job, which will" if len(jobs) == 1 else "jobs, which will"
-        _log.warning("%s: aborted %d running %s run again: %s%s", why, len(jobs), noun, names, more)
+        _log.warning("%s: aborted %d running %s run again: %s", why, len(jobs), noun, _names(jobs))
 
 
 def logs_success() -> bool:

@@ -297,7 +297,7 @@ class SchedulerMachine:
                 self._push(entry, now + RETRY_AFTER)
                 return None
             logger.info(
-                "schedule %r: job %s still runs, fire times are skipped",
+                "schedule %r: job %s still runs, so fire times are skipped",
                 schedule.name,
                 schedule.last_job,
             )
@@ -306,7 +306,9 @@ class SchedulerMachine:
         if schedule.remaining is not None:
             fire_times = fire_times[: schedule.remaining]
         if skipped:
-            text = "schedule %r: fire times were missed up to %s; policy %s: %d fire"
+            text = (
+                "schedule %r: fire times up to %s were missed; by misfire=%r %d jobs are submitted"
+            )
             logger.info(text, schedule.name, format_time(last), schedule.misfire, len(fire_times))
         fires = [
             PendingFire(scheduled_job_id(self.identity, schedule.name, fire_time), fire_time)

@@ -490,7 +490,11 @@ class BeatRunner:
         self._leads = lease.held
         self._machine.foreign = lease.foreign
         if self._leads is not leads:
-            logger.info("this beat %s", "fires now" if self._leads else "waits for another one")
+            logger.info(
+                "this beat fires the schedules now"
+                if self._leads
+                else "another beat fires the schedules; this one waits"
+            )
         if lease.revision != self._revision or self._on_ready is not None:
             self._load(store, now)
         if self._leads:

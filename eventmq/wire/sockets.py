@@ -650,7 +650,9 @@ class RouterLink(Link):
                 logger.warning(text, total.used, total.max_bytes)
         elif not usage.warned:
             usage.warned = True
-            text = "peer %r is slow to read: %d bytes wait for it, and it gets no more until it has"
+            text = (
+                "peer %r is slow to read: %d bytes wait for it, and it gets no more until it reads"
+            )
             logger.warning(text, peer, waiting)
         return False
 

@@ -471,7 +471,13 @@ class JobManager:
             ]
             self._session.reply(chunk, encode_outcomes(rows), now)
         if not cause_known and started:
-            joblog.lost(_exit_report(event), len(started), other_jobs + 1 - len(started))
+            names = [
+                joblog.id_and_task(chunk.index, position)
+                for chunk, positions in reversed(withdrawn)
+                for position in positions
+                if (chunk.number, position) in started
+            ]
+            joblog.lost(_exit_report(event), names, other_jobs + 1 - len(started))
         self._watchdog.clear(slot)
 
     def _loss(

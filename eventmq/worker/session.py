@@ -701,7 +701,10 @@ class WorkerSession:
     def leave(self) -> None:
         """End the session: send KBAI."""
         if self.replies:
-            _log.warning("%d replies were not acknowledged by the broker", len(self.replies))
+            _log.warning(
+                "%d replies were not acknowledged by the broker: their jobs may run again",
+                len(self.replies),
+            )
         if self.online:
             self.outbox.append(commands.Kbai(self.new_id()).frames())
 

@@ -147,7 +147,7 @@ def test_strangers_are_counted_and_the_first_message_of_each_is_logged(
         for n in range(3):
             broker.tell(DEPLOYED, Heartbeat(str(n), "1.0"))
     assert [record.levelname for record in caplog.records] == ["INFO"]
-    assert "has not informed; it is sent nothing until it does" in caplog.text
+    assert "has not sent INFORM; it is sent nothing until it does" in caplog.text
     assert broker.call("status")["counters"]["muted"] == 1
 
 

@@ -94,7 +94,9 @@ def test_names_that_clients_make_up_fill_neither_memory_nor_log(log) -> None:
     for n in range(3 * TASKS):
         unknown.warn("q", f"t{n}", [Session("s", FirstQueue())], 300.0)
     assert len(log()) == TASKS + 1
-    assert log()[-1] == f"jobs of more than {TASKS} unknown tasks wait; no more are named"
+    assert log()[-1] == (
+        f"jobs of more than {TASKS} unknown tasks wait; further ones are not logged"
+    )
 
 
 def test_a_name_cannot_forge_a_line(log) -> None:

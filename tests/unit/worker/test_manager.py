@@ -585,10 +585,10 @@ def test_a_process_that_died_is_logged_with_its_job_and_what_happens_to_the_othe
     ((level, text),) = logged(caplog)
     assert level == "ERROR"
     assert (
-        "job j1.2 of task t broke off at attempt 1, delivery 1: the process was killed by SIGKILL;"
-        in text
+        "job j1.2 of task t was interrupted at attempt 1, delivery 1: the process was killed by "
+        "SIGKILL;" in text
     )
-    assert text.endswith("2 other jobs of the process go back and run again, uncounted")
+    assert text.endswith("2 other jobs of the process run again, which does not count against them")
 
 
 def test_a_process_that_died_in_hiding_is_logged_with_what_it_had_begun(world, caplog):
@@ -599,7 +599,7 @@ def test_a_process_that_died_in_hiding_is_logged_with_what_it_had_begun(world, c
     assert text.startswith(
         "a process of the worker ended with 3 jobs that it had started: it ended;"
     )
-    assert text.endswith("; 1 others go back")
+    assert text.endswith(": j1.0 (t), j1.1 (t), j1.2 (t); 1 other jobs of the process run again")
 
 
 def test_an_idle_process_that_died_is_not_logged_as_a_job(world, caplog):
