@@ -34,7 +34,7 @@ def test_the_plugin_and_the_middleware_on_their_page_work(tmp_path: Path) -> Non
 
 def test_the_module_on_the_page_for_users_of_celery_works_as_described(tmp_path: Path) -> None:
     names = write_files("howto/migrate/coming-from-celery.rst", tmp_path)
-    assert {"shop.py", "test_shop.py"} < {*names}
-    ran = run_pytest(tmp_path, "test_shop.py")
+    assert {"mail.py", "test_mail.py"} < {*names}
+    ran = run_pytest(tmp_path, "test_mail.py")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "3 passed" in ran.stdout

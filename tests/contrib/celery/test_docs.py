@@ -32,17 +32,17 @@ def test_a_program_on_the_page_runs(tmp_path, name):
 def test_both_run_for_a_while(tmp_path, system):
     """With the workers that the page starts, on the broker of these tests."""
     write_files(PAGE, tmp_path)
-    old = tmp_path / "old.py"
+    shop = tmp_path / "shop.py"
     url = system.address.replace("tcp://", "eventmq://")
-    old.write_text(old.read_text().replace("eventmq://127.0.0.1:47291", url))
-    old.write_text(old.read_text() + '\napp.conf.task_default_queue = "page"\n')
+    shop.write_text(shop.read_text().replace("eventmq://127.0.0.1:47291", url))
+    shop.write_text(shop.read_text() + '\napp.conf.task_default_queue = "page"\n')
     moved = tmp_path / "moved.py"
     moved.write_text(
         moved.read_text().replace('"shop",\n', f'"shop",\n    broker="{system.address}",\n')
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     commands = [
-        [sys.executable, "-m", "celery", "-A", "old", "worker", "-P", "threads", "-c", "1"],
+        [sys.executable, "-m", "celery", "-A", "shop", "worker", "-P", "threads", "-c", "1"],
         [sys.executable, "-m", "eventmq", "worker", "-A", "moved", "-Q", "moved", "-c", "1"],
     ]
     with (tmp_path / "log").open("w") as log:
@@ -51,7 +51,7 @@ def test_both_run_for_a_while(tmp_path, system):
             for command in commands
         ]
     try:
-        run(tmp_path, "order.py")
+        run(tmp_path, "both.py")
     finally:
         for worker in workers:
             worker.terminate()

@@ -1,4 +1,4 @@
-"""The pages about Dramatiq do what they say."""
+"""The page about Dramatiq, RQ and Huey does what it says."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+MIGRATION = "howto/migrate/migrate-from-dramatiq-rq-and-huey.rst"
+
+
 @pytest.mark.timeout(120)
 def test_the_program_on_the_page_runs(tmp_path: Path) -> None:
     """With a broker and the command ``dramatiq``, as the page starts them."""
-    assert ["shop.py", "order.py"] == write_files("howto/migrate/dramatiq-on-eventmq.rst", tmp_path)
+    assert {"shop.py", "order.py"} < set(write_files(MIGRATION, tmp_path))
     system = System(tmp_path)
     system.broker()
     shop = tmp_path / "shop.py"
@@ -49,9 +52,6 @@ def test_the_program_on_the_page_runs(tmp_path: Path) -> None:
     finally:
         kill_group(worker)
         system.stop()
-
-
-MIGRATION = "howto/migrate/migrate-from-dramatiq-rq-and-huey.rst"
 
 
 @pytest.fixture
