@@ -70,13 +70,16 @@ class Records:
             False, and changes nothing, if ``final`` returned True for the value that the key has.
         """
         nonce, job = self._encode(key, value, ttl)
-        present = self._store(f"{key}~1", job)  # most keys are set once: try that first
-        if present is None or present.nonce == nonce:
+        before = self._app.begin_ask("state", {"ids": [f"{key}~1"]})  # in the same round trip
+        self._store(f"{key}~1", job)  # most keys are set once: try that first
+        if not before()[0][1]:
             return True
         number, kept = self._last(key)
-        if kept and final is not None:
-            (record,) = self._read([f"{key}~{number}"])
-            if record is not None and record.value is not None and final(record.value):
+        (record,) = self._read([f"{key}~{number}"]) if kept else [None]
+        if record is not None and record.value is not None:
+            if record.nonce == nonce:
+                return True
+            if final is not None and final(record.value):
                 return False
         self._store(f"{key}~{number + 1}", job)
         return True
@@ -87,7 +90,8 @@ class Records:
         number: int = self._numbers.get(key, 0) + 1
         while True:
             job_id = f"{key}~{number}"
-            present = self._store(job_id, job) or self._read([job_id])[0]
+            self._store(job_id, job)
+            (present,) = self._read([job_id])
             if present is not None and present.nonce == nonce:
                 self._numbers[key] = number
                 return number
@@ -105,19 +109,22 @@ class Records:
         }
 
     def claim(self, key: str, owner: bytes, ttl: float) -> bool:
-        """Take a key for ``ttl`` seconds; return False if it has another owner."""
-        if not self.appended(key):
-            self.append(key, owner, ttl)
-        return next(iter(self.appended(key).values()), b"") == owner
+        """Take a key for ``ttl`` seconds; return False if it had another owner."""
+        self._store(f"{key}~1", self._encode(key, owner, ttl)[1])
+        (record,) = self._read([f"{key}~1"])
+        return record is not None and record.value == owner
 
     def get(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the values of keys, None where there is none."""
-        records = self._read([f"{key}~{number}" for key in keys for number in (1, 2)])
-        values = []
-        for key, first, second in zip(keys, records[::2], records[1::2], strict=True):
-            found = first if second is None else self._read([f"{key}~{self._last(key)[0]}"])[0]
-            values.append(None if found is None else found.value)
-        return values
+        states = self._states([f"{key}~{number}" for key in keys for number in (1, 2)])
+        ids = [
+            f"{key}~{self._last(key)[0] if second else 1}" if first else ""
+            for key, first, second in zip(keys, states[::2], states[1::2], strict=True)
+        ]
+        wanted = [job_id for job_id in ids if job_id]
+        records = dict(zip(wanted, self._read(wanted), strict=True))
+        found = [records.get(job_id) for job_id in ids]
+        return [None if record is None else record.value for record in found]
 
     def delete(self, key: str) -> None:
         """Delete the value of a key."""
@@ -129,7 +136,7 @@ class Records:
         """Return the last number of a key from a first one on, and whether its value is kept."""
         number, kept, place = first - 1, False, first
         for ids in _ids(key, first):
-            for _, state in self._app.ask("state", {"ids": ids}):
+            for state in self._states(ids):
                 if state:
                     number, kept = place, state == KEPT
                 place += 1
@@ -151,22 +158,23 @@ class Records:
         first, *parts = [value[at : at + PART] for at in range(0, len(value), PART)] or [b""]
         for number, part in enumerate(parts):
             body = pack([nonce, 0, part])
-            self._app.send_raw(self._queue, body, headers, job_id=f"{key}~{nonce}~{number}")
+            self._store(f"{key}~{nonce}~{number}", (body, headers))
         return nonce, (pack([nonce, len(parts), first]), headers)
 
-    def _store(self, job_id: str, job: Job) -> _Record | None:
-        """Store a job if its id is free; return what has the id, None if nothing had it before."""
-        answer = self._begin_read(job_id)  # in the same round trip
+    def _store(self, job_id: str, job: Job) -> None:
+        """Store a job, unless there is or was one with its id."""
         self._app.send_raw(self._queue, *job, job_id=job_id)
-        return self._record(job_id, answer)
+
+    def _states(self, ids: Sequence[str]) -> list[str]:
+        """Return the states of jobs, "" for those that there never were."""
+        parts = [ids[at : at + MAX_IDS] for at in range(0, len(ids), MAX_IDS)]
+        return [state for part in parts for _, state in self._app.ask("state", {"ids": part})]
 
     def _read(self, ids: Iterable[str]) -> list[_Record | None]:
         """Return what was stored under ids, None where nothing was."""
-        answers = [(job_id, self._begin_read(job_id)) for job_id in ids]
+        begin = self._app.begin_ask
+        answers = [(job_id, begin("info", {"id": job_id, "args": True})) for job_id in ids]
         return [self._record(job_id, answer) for job_id, answer in answers]
-
-    def _begin_read(self, job_id: str) -> Callable[[], Any]:
-        return self._app.begin_ask("info", {"id": job_id, "args": True})
 
     def _record(self, job_id: str, answer: Callable[[], Any]) -> _Record | None:
         try:

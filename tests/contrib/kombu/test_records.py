@@ -98,4 +98,14 @@ def test_a_claim_has_one_owner_who_may_come_back(app, key):
         assert won.count(True) == 1
         assert [who.claim(key, owner, 60) for who, owner in
                 zip(claimants, owners, strict=True)] == won  # fmt: skip
-        claimants[0].delete(key)
+    claimants[0].delete(key)
+    assert not claimants[won.index(False)].claim(key, b"late", 60)
+
+
+def test_many_keys_are_read_at_once(records):
+    keys = [uuid4().hex for _ in range(700)]
+    for key in keys[::100]:
+        records.set(key, key.encode(), 60)
+    assert records.get(keys) == [
+        None if number % 100 else key.encode() for number, key in enumerate(keys)
+    ]
