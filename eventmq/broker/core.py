@@ -204,9 +204,10 @@ class BrokerCore:
     def _metrics_limited(self, field: str, name: str) -> None:
         """Log the first queue, or task, that has no metrics of its own."""
         logger.warning(
-            "%s and later ones have no metrics of their own: they are counted as %r, since there "
-            "are %d already (setting metrics_%s)",
-            name, OTHER, getattr(self.state.limits.metrics, field), field,
+            "the %s %r and later ones have no metrics of their own: they are counted as %r, since "
+            "there are %d already (setting metrics_%s)",
+            field.removeprefix("max_").removesuffix("s"), name, OTHER,
+            getattr(self.state.limits.metrics, field), field,
         )  # fmt: skip
 
     def _load(self, recovered: Recovered) -> None:

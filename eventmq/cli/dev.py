@@ -136,7 +136,7 @@ def dev(
 
     With --reload all processes except the broker restart when a Python file in or below the working
     directory, or a settings file in it, changes; running jobs end first, within the grace. That
-    needs the extra ``reload``: pip install '.[reload]'.
+    needs the extra "reload": pip install '.[reload]'.
     """
     settings = target.serving().app.settings
     if bind is None and settings.source("broker") != "default":

@@ -41,7 +41,7 @@ CHECK_INTERVAL = 0.5
     exits={FAILED: "an address cannot be used, or the gateway ended by itself"},
 )
 @click.argument("name")
-@click.option("--bind", metavar="URL", help="Its address; port 0 chooses a free port.")
+@click.option("--bind", metavar="URL", help="Address of the gateway; port 0 chooses a free one.")
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
 @click.option(
     "--gateway-option", "more", metavar="K=V", multiple=True,

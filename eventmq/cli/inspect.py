@@ -253,10 +253,11 @@ def status(target: Target, check: str | None, as_json: bool) -> None:
     """Show the state of the broker.
 
     First its uptime, its jobs, the waiting time of the oldest job that comes next, its workers, and
-    what needs attention; for a broker that shares its store also its role, and since when it has
-    it. A standby shows no jobs and workers; the owner does. With --verbose also its addresses and
-    its counters since its start; "clock" has the seconds of a clock step, and of the time that the
-    machine was off, that do not count yet.
+    what needs attention; for a broker that shares its store also its role, since when it has it,
+    and how many other brokers stand by. A standby shows no jobs and workers; the owner does. If
+    several brokers are configured and none stands by, that needs attention. With --verbose also its
+    addresses and its counters since its start; "clock" has the seconds of a clock step, and of the
+    time that the machine was off, that do not count yet.
     """
     with target.asking() as app:
         if check == "live":

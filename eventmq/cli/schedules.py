@@ -196,7 +196,7 @@ def disable(target: Target, name: str) -> None:
     type=float,
     metavar="S",
     default=3600.0,
-    help="Maximum age of missed times that --misfire all fires; default: an hour.",
+    help="Maximum age in seconds of missed times that --misfire all fires; default: 3600.",
 )
 @click.option(
     "--overlap",

@@ -141,7 +141,7 @@ _COPY_PATTERN = re.compile(r"\d{8}T\d{6}Z")
 @click.option("--replace", is_flag=True, help="Replace the backup in DEST.")
 @click.option(
     "--every", type=click.FloatRange(min=1), metavar="SECONDS",
-    help="Make a copy now and then one every this many seconds, each in its own folder in DEST, "
+    help="Make a copy now, and another after each such interval, in a folder of its own in DEST, "
     "which is named by its time, until SIGTERM or Ctrl-C.",
 )  # fmt: skip
 @click.option(

@@ -74,7 +74,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str) -> 
     "--operator", metavar="NAME", multiple=True,
     help="With --user-header: a user who may act. Others only read. Repeatable.",
 )  # fmt: skip
-@click.option("--read-only", is_flag=True, help="Everybody only reads.")
+@click.option("--read-only", is_flag=True, help="All users only read.")
 @click.option(
     "--show-arguments", is_flag=True, help="Show arguments of jobs to users who only read, too."
 )

@@ -635,7 +635,8 @@ _POLL = 1
 )  # fmt: skip
 @click.option(
     "--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95,
-    show_default=True, help="Service level: share of the jobs that must start in time.",
+    show_default=True, metavar="SHARE",
+    help="Service level: share of the jobs that must start in time.",
 )  # fmt: skip
 @click.option(
     "--prometheus", metavar="FILE", type=click.Path(path_type=Path),

@@ -75,7 +75,7 @@ class DemoRun(NamedTuple):
 @click.option("--keep", is_flag=True, help="Keep the data and the logs, and print where.")
 @click.option(
     "--store", metavar="URL",
-    help="Store of the broker; a database is not cleaned up.  [default: the directory]",
+    help="Store of the broker; a database is not cleaned up. Default: a file, which is.",
 )  # fmt: skip
 @takes_json
 def demo(workers: int, keep: bool, store: str | None, as_json: bool) -> int:

@@ -51,7 +51,7 @@ def call(
 ) -> int | None:
     """Send one request and print the data of its response as JSON.
 
-    DATA is a JSON object, such as '{"job_id": "..."}'. The operation "$list_ops" lists all
+    JSON is an object, such as '{"job_id": "..."}'. The operation "$list_ops" lists all
     operations.
     """
     from eventmq.errors import BrokerUnavailable

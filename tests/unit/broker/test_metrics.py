@@ -67,7 +67,7 @@ def test_the_bound_is_logged_once_with_its_setting(
     queues(broker)
     queues(broker)
     [line] = [text for text in caplog.messages if "metrics_max_queues" in text]
-    assert "c and later ones have no metrics of their own" in line
+    assert "the queue 'c' and later ones have no metrics of their own" in line
 
 
 def test_a_queue_that_is_forgotten_leaves_its_label_to_another(broker: Broker) -> None:
