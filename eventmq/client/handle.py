@@ -250,7 +250,9 @@ class Job(Generic[T]):
 
     # Streams
 
-    def stream(self, timeout: float | Default | None = DEFAULT) -> JobStream[T]:
+    def stream(
+        self, timeout: float | Default | None = DEFAULT, *, idle: float | None = None
+    ) -> JobStream[T]:
         """Iterate over the parts that a generator task yields, for ``for`` and ``async for``.
 
         The parts come in order. After the last one `get` has the return value of the generator. If
@@ -259,6 +261,8 @@ class Job(Generic[T]):
 
         Args:
             timeout: Seconds to wait for each part, as in `get`.
+            idle: Seconds without a part after which the iteration yields None and goes on, such as
+                for a server that keeps a quiet connection alive; then `timeout` does not count.
 
         Raises:
             ResultTimeout: No part came in time; the iterator can be used again.
@@ -268,7 +272,7 @@ class Job(Generic[T]):
             NotAllowed: The job has ended without parts: its task is not a generator.
             JobNotFound: The broker does not know it.
         """
-        return JobStream(self, self._results, timeout)
+        return JobStream(self, self._results, timeout, idle)
 
 
 @dataclass(slots=True, eq=False)
@@ -315,7 +319,7 @@ class ResultClient:
         self._answer_timeout = answer_timeout
         self._result_timeout = result_timeout
 
-    def timeout(self, timeout: float | Default | None) -> float | None:
+    def timeout(self, timeout: float | Default | None, name: str = "timeout") -> float | None:
         """Return seconds for a caller's ``timeout``, None for no limit."""
         if timeout is DEFAULT:
             return self._result_timeout
@@ -323,7 +327,7 @@ class ResultClient:
             return None
         seconds: object = timeout
         if type(seconds) not in {int, float} or not timeout >= 0:
-            raise ValueError(f"timeout is {timeout!r}; allowed are seconds from 0, or None")
+            raise ValueError(f"{name} is {timeout!r}; allowed are seconds from 0, or None")
         return max(float(timeout), MIN_TIMEOUT)
 
     # Results
@@ -528,14 +532,20 @@ class JobStream(Generic[T]):
         job: The job.
         results: Its result client.
         timeout: As in `Job.stream`.
+        idle: As in `Job.stream`.
     """
 
-    def __init__(self, job: Job[T], results: ResultClient, timeout: float | Default | None) -> None:
+    def __init__(
+        self, job: Job[T], results: ResultClient, timeout: float | Default | None,
+        idle: float | None = None,
+    ) -> None:  # fmt: skip
         self._job = job
         self._results = results
         self._runner = results.runner
-        self._timeout = timeout
+        self._timeout, self._idle = timeout, idle
         self._seconds = results.timeout(timeout)
+        if idle is not None:
+            self._seconds = results.timeout(idle, "idle")
         self._call: PendingCall | None = None
         #: The delivery that is being read, and the index of its next part.
         self._delivery = self._next = 0
@@ -594,12 +604,14 @@ class JobStream(Generic[T]):
         return part
 
     def _reading(self) -> Steps[Any]:
-        """Return the steps to the next part, `_NO_PART` after the last one."""
+        """Return the steps to the next part, None if idle, `_NO_PART` after the last one."""
         while not self._done:
             if self._call is None:
                 self._ask()
             assert self._call is not None  # noqa: S101 - it was sent
             if not (yield News((self._call,), self._seconds)):
+                if self._idle is not None:
+                    return None
                 raise (
                     yield from self._results.explaining(self._job, self._timeout, self._timed_out())
                 )

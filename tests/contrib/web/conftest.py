@@ -160,7 +160,7 @@ class Site:
         folder.mkdir()
         for file in write_files(f"howto/web/{PAGES[framework][0]}.rst", folder):
             text = (folder / file).read_text("utf-8")
-            (folder / file).write_text(re.sub(r"timeout=(15|20)\b", "timeout=1", text), "utf-8")
+            (folder / file).write_text(re.sub(r"(timeout|idle)=(15|20)\b", r"\1=1", text), "utf-8")
         (folder / "gunicorn.conf.py").write_text(GUNICORN)
         return folder
 

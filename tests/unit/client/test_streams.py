@@ -85,9 +85,9 @@ class Reading:
         reader = OutcomeReader(lambda _: SERIALIZER, {"msgpack"})
         self.results = ResultClient(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
 
-    def stream(self, timeout: float | None = 5.0) -> JobStream[Any]:
+    def stream(self, timeout: float | None = 5.0, **options: Any) -> JobStream[Any]:
         self.job: Job[Any] = Job("j", self.results, JobOrigin(broker=0, store="s1"))
-        return self.job.stream(timeout)
+        return self.job.stream(timeout, **options)
 
     def say(self, *answers: tuple[str, bytes]) -> None:
         """Let the broker say something to its last reader."""
@@ -194,6 +194,21 @@ def test_a_part_that_does_not_come_in_time_can_be_waited_for_again(reading: Read
     assert 2.0 <= reading.net.now - before < 5.0
     reading.say(broker.parts(1, "b"), broker.end(2))
     assert list(stream) == ["b"]
+
+
+def test_an_idle_stream_yields_none_and_goes_on(reading: Reading) -> None:
+    """However long no part comes, and whatever the timeout is."""
+    broker = reading.broker
+    broker.jobs["j"] = None  # type: ignore[assignment]
+    broker.script = [broker.parts(0, "a")]
+    stream = reading.stream(1.0, idle=2.0)
+    before = reading.net.now
+    assert [next(stream) for _ in range(3)] == ["a", None, None]
+    assert 4.0 <= reading.net.now - before < 7.0
+    reading.say(broker.parts(1, "b"), broker.end(2))
+    assert list(stream) == ["b"]
+    with pytest.raises(ValueError, match=r"idle is -1; allowed are seconds from 0, or None"):
+        reading.stream(idle=-1)
 
 
 def test_a_part_of_another_content_type_is_refused(reading: Reading) -> None:
