@@ -19,9 +19,6 @@ class OutboxJob(models.Model):
     queue = models.TextField()
     headers = models.TextField()
     body = models.BinaryField()
-    ordering_key = models.TextField()
-    created = models.FloatField()
-    error = models.TextField()
 
     class Meta:
         """Its migration makes the table with the statements of `eventmq_contrib.outbox`."""

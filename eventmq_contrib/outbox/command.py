@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from eventmq import cli
-from eventmq_contrib.outbox.database import FORGET, connect
+from eventmq_contrib.outbox import DDL, TABLE
+from eventmq_contrib.outbox.database import NEW, among, connect
 from eventmq_contrib.outbox.relay import Relay
-from eventmq_contrib.outbox.writing import COLUMNS, DDL, TABLE
 
 if TYPE_CHECKING:
     from eventmq.cli import Target
@@ -36,7 +36,7 @@ def outbox() -> None:
 @outbox.command(cls=cli.Command, exits=_EXITS)
 @_takes_database
 def init(url: str) -> None:
-    """Make the tables of the outbox, where there are none."""
+    """Make the table of the outbox, where there is none."""
     with closing(connect(url, create=True)) as database:
         for statement in DDL[database.vendor]:
             database.execute(statement)
@@ -45,17 +45,9 @@ def init(url: str) -> None:
 
 @outbox.command(cls=cli.Command, exits=_EXITS)
 @_takes_database
-@click.option(
-    "--dedupe-window", type=click.FloatRange(0), metavar="SECONDS",
-    help="The broker's setting of this name. Default: as in the settings of this process.",
-)  # fmt: skip
-@click.option(
-    "--resend-older", is_flag=True,
-    help="Resend also rows that may have been sent longer ago: jobs may run twice.",
-)  # fmt: skip
 @cli.takes_log_format
 @cli.takes_target
-def relay(target: Target, url: str, dedupe_window: float | None, *, resend_older: bool) -> None:
+def relay(target: Target, url: str) -> None:
     """Submit the rows of an outbox table, until SIGTERM or Ctrl-C.
 
     A row is deleted after the broker's receipt for its job. While the database or the broker is
@@ -64,9 +56,8 @@ def relay(target: Target, url: str, dedupe_window: float | None, *, resend_older
     on stdout.
     """
     with closing(target.serving().app) as app, closing(connect(url)) as database:
-        database.execute(FORGET)
-        window = app.settings.dedupe_window if dedupe_window is None else dedupe_window
-        running = Relay(database, app, window=window, resend_older=resend_older)
+        database.execute(f"SELECT sends FROM {TABLE} LIMIT 1")  # noqa: S608 - is it there?
+        running = Relay(database, app, window=app.settings.dedupe_window)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, running.stop)
         cli.at_hangup(lambda: None, running.stop)
@@ -96,20 +87,13 @@ def retry(url: str, ids: tuple[str, ...]) -> int:
     If a row was sent before, and longer ago than the dedupe window, its job runs a second time.
     """
     with closing(connect(url)) as database:
-        kept = {row[0] for row in database.execute(f"SELECT job_id FROM {TABLE} WHERE error <> ''")}  # noqa: S608
-        chosen = kept if ids == ("all",) else set(ids)
-        database.execute("BEGIN")
-        for job_id in chosen & kept:
-            # A new row, which was never sent.
-            where = "WHERE job_id = %s AND error <> ''"
-            columns = ", ".join(COLUMNS)
-            for sql in (
-                f"INSERT INTO {TABLE} ({columns}) SELECT {columns} FROM {TABLE} {where}",  # noqa: S608
-                f"DELETE FROM {TABLE} {where}",  # noqa: S608
-            ):
-                database.execute(sql, (job_id,))
-        database.execute("COMMIT")
-    for job_id in chosen - kept:
+        rows = database.execute(f"SELECT seq, job_id FROM {TABLE} WHERE error <> ''")  # noqa: S608
+        chosen = [row for row in rows if ids == ("all",) or row[1] in ids]
+        if chosen:
+            seqs = among([row[0] for row in chosen])
+            database.execute(f"UPDATE {TABLE} SET {NEW}, error = '' WHERE {seqs}")  # noqa: S608
+    missing = {*ids} - {"all"} - {row[1] for row in chosen}
+    for job_id in missing:
         click.echo(f"no row of job {job_id} is kept", err=True)
-    click.echo(f"{len(chosen & kept)} rows will be sent")
-    return cli.NOT_FOUND if chosen - kept else cli.DONE
+    click.echo(f"{len(chosen)} rows will be sent")
+    return cli.NOT_FOUND if missing else cli.DONE

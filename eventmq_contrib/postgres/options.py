@@ -142,7 +142,7 @@ def make_store(context: PluginContext) -> QueueStore:
     upkeep = PostgresUpkeep(database, {**shared_settings(context.app), **own}, memory)
     store = PostgresStore(database, context.clock, upkeep=upkeep, **store_options)
     if options.inbox and context.app is not None:
-        from eventmq_contrib.outbox.inbox import Inbox
+        from eventmq_contrib.outbox.relay import Inbox
 
         store.inbox = Inbox(options.url, context.app, lambda: store.ownership.rows is not None)
     return store

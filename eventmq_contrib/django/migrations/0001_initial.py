@@ -1,26 +1,17 @@
-"""Makes the tables of the outbox with its own statements, and the permissions of the dashboard."""
+"""Makes the table of the outbox with its own statements, and the permissions of the dashboard."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from django.db import migrations, models
 
 from eventmq_contrib.outbox import DDL, TABLE
-from eventmq_contrib.outbox.writing import SENT
-
-if TYPE_CHECKING:
-    from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
 
-def _make(_: Any, editor: BaseDatabaseSchemaEditor) -> None:
+def _make(_: Any, editor: Any) -> None:
     for statement in DDL.get(editor.connection.vendor, ()):
         editor.execute(statement, params=None)
-
-
-def _drop(_: Any, editor: BaseDatabaseSchemaEditor) -> None:
-    for name in (SENT, TABLE):
-        editor.execute(f"DROP TABLE IF EXISTS {name}", params=None)
 
 
 class Migration(migrations.Migration):
@@ -32,14 +23,12 @@ class Migration(migrations.Migration):
             name="OutboxJob",
             fields=[("seq", models.BigAutoField(primary_key=True))],  # the others are not managed
             options={
-                "db_table": TABLE,
-                "managed": False,
-                "default_permissions": (),
+                "db_table": TABLE, "managed": False, "default_permissions": (),
                 "permissions": [
                     ("view_dashboard", "Can view the dashboard"),
                     ("operate_dashboard", "Can act in the dashboard"),
                 ],
             },
         ),
-        migrations.RunPython(_make, _drop),
-    ]
+        migrations.RunPython(_make, lambda _, editor: editor.execute(f"DROP TABLE {TABLE}")),
+    ]  # fmt: skip

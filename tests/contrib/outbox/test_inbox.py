@@ -82,7 +82,7 @@ def test_the_owner_reads_the_table_and_its_successor_after_a_kill(brokers):
     for first in range(0, 500, 50):
         brokers.write(app, range(first, first + 50))
     until(lambda: not brokers.rows(), "the rows are sent")
-    assert 2 == brokers.readers()  # the connections of one reader: the standby has none
+    assert 1 == brokers.readers()  # the standby has none
     written = threading.Event()
 
     def write() -> None:
@@ -97,9 +97,7 @@ def test_the_owner_reads_the_table_and_its_successor_after_a_kill(brokers):
     until(lambda: not brokers.rows(), "the successor has sent the rest")
     until(lambda: len(brokers.executed()) >= 2500, "all have run")
     assert {str(n): 1 for n in range(2500)} == brokers.executed()
-    assert 2 == brokers.readers()
-    [sent] = brokers.database.execute("SELECT count(*) FROM eventmq_outbox_sent").fetchone()
-    assert 0 == sent
+    assert 1 == brokers.readers()
 
 
 def test_a_broker_goes_on_without_the_table_and_with_rows_that_cannot_be_read(brokers):

@@ -141,7 +141,7 @@ def test_wrong_arguments_are_errors_in_the_transaction_and_write_nothing(shop, a
 
 @pytest.mark.parametrize("wrong", [object(), 7, None, sa.create_engine("sqlite://")])
 def test_what_is_no_connection_is_refused_with_the_kinds_that_are_known(app, wrong):
-    with pytest.raises(SettingsError, match="not a connection or session of psycopg 3, sqlite3"):
+    with pytest.raises(SettingsError, match="not a connection or session of psycopg, sqlite3"):
         outbox.delay(wrong, app.tasks["add"], 1, 2)
 
 
