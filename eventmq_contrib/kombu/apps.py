@@ -11,7 +11,7 @@ from eventmq import EventMQ
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DEFAULT_PORT", "app_of", "check_address"]
+__all__ = ["DEFAULT_PORT", "app_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,42 +34,35 @@ _lock = threading.Lock()
 _warned: set[str] = set()
 
 
-def check_address(user: str | None, password: str | None, virtual_host: str | None) -> None:
-    """Refuse the parts of a URL that have no meaning.
+def app_of(url: Mapping[str, Any], options: Mapping[str, Any]) -> EventMQ:
+    """Return the app for a broker; it is made at the first call and lasts as long as the process.
+
+    Args:
+        url: What `kombu.utils.url.parse_url` returns.
+        options: Transport options; one that is not known is logged once.
 
     Raises:
-        ValueError: There is one; the message names it.
+        ValueError: The URL has a user, a password or a virtual host, which have no meaning.
     """
-    if user or password:
+    if url["userid"] or url["password"]:
         raise ValueError(
             "an eventmq:// URL has no user and no password; use keys: the transport options "
             "key_file and broker_key_file"
         )
-    if (virtual_host or "/") != "/":
+    if (url["virtual_host"] or "/") != "/":
         raise ValueError(
-            f"an eventmq:// URL has no virtual host, so {virtual_host!r} cannot be used; a broker "
-            "of its own keeps an application apart"
+            f"an eventmq:// URL has no virtual host, so {url['virtual_host']!r} cannot be used; a "
+            "broker of its own keeps an application apart"
         )
-
-
-def app_of(host: str | None, port: int | None, options: Mapping[str, Any]) -> EventMQ:
-    """Return the app for a broker; it is made at the first call and lasts as long as the process.
-
-    Args:
-        host: Host of the broker, None for this machine.
-        port: Port, None for the default.
-        options: Transport options; one that is not known is logged once.
-    """
     for name in options.keys() - SETTINGS - OTHERS - _warned:
         _warned.add(name)
         logger.warning("the transport option %r has no effect with EventMQ", name)
-    host = host or "127.0.0.1"
-    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    host, port = url["hostname"] or "127.0.0.1", url["port"] or DEFAULT_PORT
+    address = f"tcp://[{host.strip('[]')}]:{port}" if ":" in host else f"tcp://{host}:{port}"
     settings = {name: options[name] for name in sorted(options.keys() & SETTINGS)}
-    key = (host, port, *settings.items())
+    key = (address, *settings.items())
     with _lock:
         app = _apps.get(key)
         if app is None:
-            address = f"tcp://{host}:{port or DEFAULT_PORT}"
             app = _apps[key] = EventMQ("celery", broker=address, **settings)
         return app

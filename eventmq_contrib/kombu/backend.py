@@ -23,7 +23,7 @@ from kombu.utils.encoding import bytes_to_str, ensure_bytes
 from kombu.utils.url import parse_url
 
 from eventmq import BrokerUnavailable
-from eventmq_contrib.kombu.apps import app_of, check_address
+from eventmq_contrib.kombu.apps import app_of
 from eventmq_contrib.kombu.records import Records
 
 if TYPE_CHECKING:
@@ -162,10 +162,8 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
 
     def __init__(self, app: Any, url: str | None = None, **kwargs: Any) -> None:
         super().__init__(app, url=url, **kwargs)
-        parts = parse_url(url or "eventmq://")
-        check_address(parts["userid"], parts["password"], parts["virtual_host"])
         options = dict(app.conf.result_backend_transport_options or {})
-        self.eventmq = app_of(parts["hostname"], parts["port"], options)
+        self.eventmq = app_of(parse_url(url or "eventmq://"), options)
         self._records = Records(self.eventmq, options.get("result_queue", QUEUE))
         self.result_consumer = self.ResultConsumer(
             self, self.app, self.accept, self._pending_results, self._pending_messages

@@ -6,6 +6,7 @@ which the last counts. Whoever stores the next number first has it, which makes 
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     Job = tuple[bytes, dict[str, Any]]
     Predicate = Callable[[bytes], bool]
 
-__all__ = ["Records"]
+    #: Routing key, regular expression of a topic exchange, and queue.
+    Binding = tuple[str, str | None, str]
+
+__all__ = ["Bindings", "Records"]
 
 #: Seconds until a value would become ready, after any expiry: a hundred years.
 NEVER = 3.15e9
@@ -33,6 +37,12 @@ PART = 1_000_000
 
 #: Numbers that the first look at a key asks for, and the largest number of ids in a call.
 FIRST, MAX_IDS = 4, 1000
+
+#: Queue of the records of bindings.
+BINDINGS = "celery.bindings"
+
+#: Seconds after which a binding of another process has an effect here.
+READ_EVERY = 2.0
 
 #: The state of a value that was not deleted, and has not expired.
 KEPT = "delayed"
@@ -194,3 +204,40 @@ def _ids(key: str, first: int = 1, size: int = FIRST) -> Iterator[list[str]]:
     while True:
         yield [f"{key}~{number}" for number in range(first, first + size)]
         first, size = first + size, min(size * 8, MAX_IDS)
+
+
+class Bindings:
+    """The bindings of queues to exchanges, for all processes: records of binding and unbinding.
+
+    Args:
+        app: The app.
+    """
+
+    def __init__(self, app: EventMQ) -> None:
+        self._records = Records(app, BINDINGS)
+        #: Exchange -> when its table was read, and the table.
+        self._tables: dict[str, tuple[float, list[Binding]]] = {}
+
+    def table(self, exchange: str, *, since: float = READ_EVERY) -> list[Binding]:
+        """Return the bindings of an exchange as they were up to ``since`` seconds ago."""
+        read_at, table = self._tables.get(exchange, (float("-inf"), []))
+        now = time.monotonic()
+        if now - read_at >= since:
+            found: dict[Binding, bool] = {}
+            for data in self._records.appended(_key(exchange)).values():
+                bound, *binding = json.loads(data)
+                found[tuple(binding)] = bound
+            table = [binding for binding, bound in found.items() if bound]
+            self._tables[exchange] = now, table
+        return table
+
+    def set(self, exchange: str, binding: Binding, *, bound: bool) -> None:
+        """Bind a queue, or unbind it; does nothing if that is so already."""
+        if (binding in self.table(exchange, since=0.0)) != bound:
+            data = json.dumps([bound, *binding]).encode()
+            self._records.append(_key(exchange), data, None)
+            del self._tables[exchange]
+
+
+def _key(exchange: str) -> str:
+    return f"kombu-exchange-{exchange}"

@@ -15,25 +15,23 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote
 
-from amqp.protocol import queue_declare_ok_t
-from kombu.exceptions import ChannelError
 from kombu.transport import base, virtual
 from kombu.utils.uuid import uuid
 
 from eventmq import BrokerUnavailable, MessageTooLarge, ProtocolError, QueueFull, SubmitError
 from eventmq import __version__ as version
 from eventmq.gateway import Consumer
-from eventmq_contrib.kombu.apps import DEFAULT_PORT, app_of, check_address
-from eventmq_contrib.kombu.bindings import Bindings
+from eventmq_contrib.kombu.apps import DEFAULT_PORT, app_of
 from eventmq_contrib.kombu.mailbox import Inbox, Mailbox
 from eventmq_contrib.kombu.messages import decode, encode, headers_of
+from eventmq_contrib.kombu.records import Bindings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventmq import EventMQ
     from eventmq.gateway import Delivery
-    from eventmq_contrib.kombu.bindings import Binding
+    from eventmq_contrib.kombu.records import Binding
 
 __all__ = ["Channel", "Transport"]
 
@@ -75,23 +73,18 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     # Queues
 
-    def queue_declare(
-        self, queue: str | None = None, passive: bool = False, **options: Any
-    ) -> queue_declare_ok_t:
-        """Declare a queue: a mailbox if it belongs to its connection, else a queue of EventMQ."""
-        name = queue or f"amq.gen-{uuid()}"
-        if passive:
-            if name not in self.connection.mailboxes and self._row(name) is None:
-                text = f"NOT_FOUND - no queue {name!r}"
-                raise ChannelError(text, (50, 10), "Channel.queue_declare", "404")
-            return queue_declare_ok_t(name, self._size(name), 0)
+    def _has_queue(self, queue: str, **options: Any) -> bool:
+        return queue in self.connection.mailboxes or self._row(queue) is not None
+
+    def _new_queue(self, queue: str, **options: Any) -> None:
+        """Make a mailbox if a queue belongs to its connection; queues of EventMQ need no making."""
         arguments = options.get("arguments") or {}
         for argument in arguments.keys() - _ARGUMENTS:
-            logger.warning("the argument %r of queue %r has no effect with EventMQ", argument, name)
+            text = "the argument %r of queue %r has no effect with EventMQ"
+            logger.warning(text, argument, queue)
         if options.get("auto_delete") or options.get("exclusive") or "x-expires" in arguments:
             mailbox = Mailbox(self._app, self.connection.inbox)
-            self.connection.mailboxes.setdefault(name, mailbox)
-        return queue_declare_ok_t(name, 0, 0)
+            self.connection.mailboxes.setdefault(queue, mailbox)
 
     def queue_bind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", *args: Any, **kw: Any
@@ -188,18 +181,14 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         delivery_info.update(exchange=exchange, routing_key=routing_key)
         body, queues = encode(message), {routing_key}
         if exchange:
-            self._broadcast(_topic(exchange, routing_key), body)  # for mailboxes, of any process
+            try:  # for mailboxes, of any process
+                self._app.publish_raw(_topic(exchange, routing_key), body)
+            except BrokerUnavailable as error:  # no subscriber could have received it either
+                logger.warning("a broadcast was lost: %s", error)
             durable = self.state.exchanges.get(exchange, {}).get("durable", True)
             queues = set(self._lookup(exchange, routing_key)) if durable else set()
         for queue in sorted(queues):
-            headers = headers_of(message, delay=self.connection.delays)
-            self._app.send_raw(queue, body, headers)
-
-    def _broadcast(self, topic: str, body: bytes) -> None:
-        try:
-            self._app.publish_raw(topic, body)
-        except BrokerUnavailable as error:  # no subscriber could have received it either
-            logger.warning("a broadcast was lost: %s", error)
+            self._app.send_raw(queue, body, headers_of(message, delay=self.connection.delays))
 
     # Messages from the broker
 
@@ -368,9 +357,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        check_address(client.userid, client.password, client.virtual_host)
         options = client.transport_options
-        self.app = app_of(client.hostname, client.port, options)
+        self.app = app_of(vars(client), options)
         new = virtual.BrokerState(), Bindings(self.app)
         self.state, self.bindings = self._states.setdefault(self.app, new)
         self.delays = bool(options.get("eta_in_broker", True))

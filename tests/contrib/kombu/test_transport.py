@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from uuid import uuid4
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError, OperationalError
+from kombu.utils.url import parse_url
 
 from eventmq.sdk import pack
 from eventmq_contrib.kombu import Transport
@@ -297,7 +299,7 @@ def test_jobs_that_are_no_messages_fail_with_a_reason(connection, queue, caplog)
 
 
 def test_options_without_effect_are_named(url, connection, queue, caplog):
-    app_of("127.0.0.1", 1, {"visibility_timeout": 5})
+    app_of(parse_url("eventmq://127.0.0.1:1"), {"visibility_timeout": 5})
     assert "the transport option 'visibility_timeout' has no effect with EventMQ" in caplog.text
     limited = Queue(queue.name, queue_arguments={"x-max-length": 5})
     limited(connection.default_channel).declare()
@@ -311,6 +313,25 @@ def test_options_without_effect_are_named(url, connection, queue, caplog):
 def test_parts_of_a_url_without_meaning_are_refused(address, reason):
     with pytest.raises(ValueError, match=reason):
         _ = Connection(address).transport
+
+
+def test_a_connection_closes_within_a_bound_while_the_broker_is_silent(url, system, queue):
+    """Celery's test_connection_recovery asks that of Redis: 20 s for a worker that reconnects."""
+    connection = Connection(url)
+    publish(connection, 1, queue)
+    taker = Taker(connection, queue)
+    assert [1] == [message.payload for message in taker.take()]
+    broker = next(process for process in system.processes if process.poll() is None)
+    broker.freeze()
+    began = time.monotonic()
+    try:
+        connection.close()
+    finally:
+        broker.send_signal(signal.SIGCONT)
+    assert time.monotonic() - began < 20
+    with Connection(url) as connection:
+        (message,) = Taker(connection, queue).take()
+        assert message.payload == 1
 
 
 def test_a_broker_that_is_away_is_a_connection_error():
