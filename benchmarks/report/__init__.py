@@ -1,6 +1,6 @@
 """``python -m benchmarks report FOLDER``: the JSON of a folder as a table for the docs, and plots.
 
-It writes ``figures.inc``, which ``docs/explanation/performance.rst`` includes, and one SVG per row
+It writes ``figures.inc``, which ``docs/lab/performance.rst`` includes, and one SVG per row
 with peers or curves. The table needs only the standard library, the plots need matplotlib. With
 ``--spark`` it writes ``spark.inc`` instead, with the rows of the pipeline and their goals.
 """

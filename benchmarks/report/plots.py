@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import LogFormatter
 
 from benchmarks.report.goals import AGAINST
 from benchmarks.report.record import OWN_NAME, is_ours
@@ -94,6 +95,8 @@ def _dots(record: Record) -> Canvas | None:
     axes.margins(x=0.1)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    # Within one power of ten some of the ticks between have labels: 60, not a six times ten.
+    axes.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
     title, unit = _TITLES[record.name]
     axes.set_title(title, loc="left")
     better = "less" if goal.less else "more"
@@ -143,6 +146,7 @@ def _curves(record: Record) -> Canvas | None:
         axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
         axes.minorticks_off()
         axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         axes.set_title(_TITLES[record.name][0], loc="left")
         axes.set_xlabel(_AXES.get(axis, axis))
         axes.set_ylabel(_AXES.get(name, name))
