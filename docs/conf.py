@@ -145,6 +145,26 @@ def list_shared(_: Sphinx, page: str, source: list[str]) -> None:
     source[0] = source[0].replace(".. shared options", "\n".join(lines))
 
 
+def name_files(text: str) -> str:
+    """Show the name of a file, which tests know from a comment, above its code."""
+    return re.sub(
+        r"^\.\. file: (\S+)\n\n(\.\. code-block:: \S+\n)",
+        r"\2   :caption: \1\n",
+        text,
+        flags=re.MULTILINE,
+    )
+
+
+def name_files_of_page(_: Sphinx, __: str, source: list[str]) -> None:
+    """Show the names of files of a page."""
+    source[0] = name_files(source[0])
+
+
+def name_files_of_part(_: Sphinx, __: Path, ___: str, source: list[str]) -> None:
+    """Show those of what a page includes."""
+    source[0] = name_files(source[0])
+
+
 def drop_shared(_: Sphinx, ctx: click.Context, lines: list[str]) -> None:
     """Name shared options instead of describing them once more."""
     blocks = re.split(r"^(?=\.\. option::)", "\n".join(lines), flags=re.MULTILINE)
@@ -207,5 +227,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("sphinx-click-process-options", add_variables)
     app.connect("sphinx-click-process-options", drop_shared)
     app.connect("source-read", list_shared)
+    app.connect("source-read", name_files_of_page)
+    app.connect("include-read", name_files_of_part)
     app.connect("html-page-context", find_error_boxes)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

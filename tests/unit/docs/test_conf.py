@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,3 +72,13 @@ def test_an_option_that_many_commands_have_is_described_once(conf: ModuleType) -
     assert "Print JSON" not in "".join(lines)
     assert ":ref:`Shared options <shared-options>`: " in "".join(lines)
     assert "``--json``" in "".join(lines)
+
+
+def test_a_block_shows_the_name_of_its_file(conf: ModuleType) -> None:
+    block = ".. code-block:: python\n\n    import shop\n"
+    source = [f".. file: web.py\n\n{block}\n{block}"]
+    named = ".. code-block:: python\n   :caption: web.py\n\n    import shop\n"
+    conf.name_files_of_page(None, "index", source)
+    assert source == [f"{named}\n{block}"]
+    conf.name_files_of_part(None, Path("README.rst"), "index", source)
+    assert source == [f"{named}\n{block}"]
