@@ -1,13 +1,15 @@
-"""The row about the outbox: rows that are written with their transactions, and rows relayed.
+"""The rows about the outbox: jobs that are written with transactions, and relayed by whom.
 
 PostgreSQL has its own defaults, so a commit is synced, and the broker gives a receipt after its
-commit is on disk. The relays, their broker and the server are on one machine.
+commit is on disk. The relays, their broker and the server are on one machine. A broker with an
+inbox has its store in the same database.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -15,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from benchmarks.peers.servers import postgresql, server_versions
+from benchmarks.peers.servers import Server, postgresql, server_versions
 from benchmarks.system import System
 from eventmq import EventMQ
 from eventmq_contrib import outbox as outbox_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from benchmarks.figures import Figures
 
@@ -34,6 +36,10 @@ _ROWS, _TOGETHER = 50_000, 500
 _SINGLES = 500
 
 
+#: Seconds in which a broker has nothing to do, and calls one after the other.
+_IDLE, _CALLS = 10.0, 500
+
+
 class _System(System):
     def start_relay(self, url: str) -> None:
         """Start a relay."""
@@ -44,45 +50,91 @@ class _System(System):
 def outbox(figures: Figures) -> None:
     """Rows/s from PostgreSQL to receipts by one relay and by two, and the time from a commit."""
     rows = figures.sizes[0] if figures.sizes else _ROWS
+    with _database(figures) as (server, connection, folder), EventMQ("bench") as app:
+        task = app.task(name="benchmarks.bench_app.nothing")(nothing)
+        for relays in (1, 2):
+            system = _System(folder / f"relays{relays}")
+            system.folder.mkdir()
+            try:
+                system.start_broker()
+                begin = time.perf_counter()
+                _write(connection, task, rows)
+                written = time.perf_counter() - begin
+                began = time.perf_counter()
+                for _ in range(relays):
+                    system.start_relay(server.url)
+                started = time.perf_counter()
+                left = _waiting(connection)
+                _empty(connection)
+                # Rows that were sent before all relays were ready do not count.
+                per_second = left / (time.perf_counter() - started)
+                if relays == 1:
+                    figures.add(written_per_second=rows / written, per_second=per_second)
+                    figures.add(start_s=started - began, **_delays(connection, task))
+                else:
+                    figures.add(two_relays_per_second=per_second)
+                with EventMQ("bench", broker=system.address) as client:
+                    stored = sum(row["waiting"] for row in client.ask("queues"))
+                assert stored == rows + (_SINGLES if relays == 1 else 0), "a row is not a job"
+            finally:
+                system.stop()
+
+
+def inbox(figures: Figures) -> None:
+    """Rows/s that a broker itself reads; its idle CPU and ``call``, without and with an inbox."""
+    rows = figures.sizes[0] if figures.sizes else _ROWS
+    with _database(figures) as (server, connection, folder), EventMQ("bench") as app:
+        task = app.task(name="benchmarks.bench_app.nothing")(nothing)
+        for name, more in (("without", []), ("with", ["--store-option", "inbox=true"])):
+            system = System(folder / name)
+            system.folder.mkdir()
+            try:
+                system.start_broker("--store", server.url, *more)
+                system.start_worker(1)
+                figures.add(**{f"{name}_{key}": value for key, value in _costs(system).items()})
+                system.stop_workers()
+                if more:
+                    for _ in range(rows):
+                        outbox_table.delay(connection, task)
+                    cpu, begin = system.cpu(), time.perf_counter()
+                    connection.commit()  # at once, so that the broker begins with all of them
+                    _empty(connection)
+                    per_second = rows / (time.perf_counter() - begin)
+                    cpu_us = (system.cpu() - cpu) / rows * 1e6
+                    figures.add(per_second=per_second, broker_cpu_us_per_row=cpu_us)
+            finally:
+                system.stop()
+
+
+def _costs(system: System) -> dict[str, float]:
+    """Return the time of a call, and the CPU of a broker that has nothing to do."""
+    with EventMQ("bench", broker=system.address) as client:
+        task = client.task(name="benchmarks.bench_app.nothing")(nothing)
+        seconds = []
+        for _ in range(_CALLS):
+            begin = time.perf_counter()
+            task.call(timeout=10)
+            seconds.append(time.perf_counter() - begin)
+    cpu = system.cpu()
+    time.sleep(_IDLE)
+    percent = (system.cpu() - cpu) / _IDLE * 100
+    return {"call_p50_ms": statistics.median(seconds) * 1000, "idle_cpu_percent": percent}
+
+
+@contextlib.contextmanager
+def _database(figures: Figures) -> Iterator[tuple[Server, psycopg.Connection, Path]]:
+    """Yield a server, a connection to its outbox table, and a folder."""
     figures.more |= {**server_versions(["postgresql"])}
     folder = Path(tempfile.mkdtemp(prefix="eventmq-bench-"))
     folder.chmod(0o755)  # the server has a user of its own
     (folder / "server").mkdir()
-    app = EventMQ("bench")
-    task = app.task(name="benchmarks.bench_app.nothing")(nothing)
     try:
         with postgresql(folder / "server") as server, _connect(server.url) as connection:
             for statement in outbox_table.DDL["postgresql"]:
                 connection.execute(statement)
             connection.commit()
-            for relays in (1, 2):
-                system = _System(folder / f"relays{relays}")
-                system.folder.mkdir()
-                try:
-                    system.start_broker()
-                    begin = time.perf_counter()
-                    _write(connection, task, rows)
-                    written = time.perf_counter() - begin
-                    began = time.perf_counter()
-                    for _ in range(relays):
-                        system.start_relay(server.url)
-                    started = time.perf_counter()
-                    left = _waiting(connection)
-                    _empty(connection)
-                    # Rows that were sent before all relays were ready do not count.
-                    per_second = left / (time.perf_counter() - started)
-                    if relays == 1:
-                        figures.add(written_per_second=rows / written, per_second=per_second)
-                        figures.add(start_s=started - began, **_delays(connection, task))
-                    else:
-                        figures.add(two_relays_per_second=per_second)
-                    with EventMQ("bench", broker=system.address) as client:
-                        stored = sum(row["waiting"] for row in client.ask("queues"))
-                    assert stored == rows + (_SINGLES if relays == 1 else 0), "a row is not a job"
-                finally:
-                    system.stop()
+            yield server, connection, folder
     finally:
-        app.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -140,7 +192,7 @@ def _delays(connection: psycopg.Connection, task: object) -> dict[str, float]:
 
 
 #: Name -> function that runs the row once.
-ROWS: dict[str, Callable[[Figures], None]] = {"outbox": outbox}
+ROWS: dict[str, Callable[[Figures], None]] = {"outbox": outbox, "inbox": inbox}
 
 #: Name -> figure -> its goal on two cores.
 GOALS: dict[str, dict[str, str]] = {"outbox": {"per_second": ">= 5,000"}}
