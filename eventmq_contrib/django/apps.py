@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 from django.apps import AppConfig
+
+import eventmq_contrib.django.framework  # noqa: F401 - registers the checks of the settings
 
 __all__ = ["EventMQConfig"]
 
@@ -15,8 +15,3 @@ class EventMQConfig(AppConfig):
     name = "eventmq_contrib.django"
     label = "eventmq"
     verbose_name = "EventMQ"
-    default_auto_field = "django.db.models.BigAutoField"
-
-    def ready(self) -> None:
-        """Import the tasks framework, which registers its checks."""
-        importlib.import_module("eventmq_contrib.django.framework")

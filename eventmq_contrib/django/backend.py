@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
+import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from django.apps import apps
 from django.core.checks import Error
-from django.core.signals import setting_changed
-from django.db import connections, transaction
-from django.dispatch import receiver
+from django.db import connections
 from django.utils.module_loading import import_string
 
-from eventmq import EventMQ
-from eventmq.errors import (
-    DuplicateJob,
-    EventMQError,
-    JobNotFound,
-    ResultUnavailable,
-    SettingsError,
-)
-from eventmq.sdk import Envelope, did_you_mean, parse_headers
+import eventmq
+from eventmq import EventMQ, EventMQError, SettingsError
+from eventmq.sdk import did_you_mean, parse_headers
 from eventmq_contrib.django import framework
-from eventmq_contrib.django.execution import (
-    PRIORITY,
-    RUN_AFTER,
-    call_of,
-    enqueued_at,
-    from_unix,
-    make_function,
-    options_of,
-)
-from eventmq_contrib.django.framework import (
-    InvalidTask,
-    InvalidTaskBackend,
-    TaskError,
-    TaskResultDoesNotExist,
-    TaskResultStatus,
-    make_result,
-    normalize_json,
-)
+from eventmq_contrib.django.execution import enqueued_at, from_unix, make_function, options_of
+from eventmq_contrib.django.framework import InvalidTaskBackend, TaskResultDoesNotExist, make_result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["EventMQBackend", "delay_on_commit"]
 
@@ -58,21 +30,21 @@ logger = logging.getLogger("eventmq.django")
 
 _OPTIONS = ("app", "broker", "database", "on_commit", "outbox")
 
+#: Added to a priority of Django, -100 to 100, for one of EventMQ, 0 to 255.
+_PRIORITY = 100
+
 #: States of jobs -> statuses. All others are READY.
 _STATUSES = {
-    "running": TaskResultStatus.RUNNING, "succeeded": TaskResultStatus.SUCCESSFUL,
-    "failed": TaskResultStatus.FAILED, "cancelled": TaskResultStatus.FAILED,
-    "expired": TaskResultStatus.FAILED,
-}  # fmt: skip
+    "running": framework.TaskResultStatus.RUNNING,
+    "succeeded": framework.TaskResultStatus.SUCCESSFUL,
+    **dict.fromkeys(["failed", "cancelled", "expired"], framework.TaskResultStatus.FAILED),
+}
 
 #: States without an error of the task -> the exception that stands for it.
 _EXCEPTIONS = {"cancelled": "eventmq.JobCancelled", "expired": "eventmq.JobExpired"}
 
 #: Apps made for the option ``broker``, which all backends share: Django makes one per thread.
 _apps: dict[tuple[str, ...], EventMQ] = {}
-
-#: App -> the EventMQ tasks of its Django tasks, by name.
-_tasks: WeakKeyDictionary[EventMQ, dict[str, Any]] = WeakKeyDictionary()
 
 _lock = threading.Lock()
 
@@ -93,16 +65,11 @@ class EventMQBackend(framework.BaseTaskBackend):
         Whether jobs are written to the table ``eventmq_outbox`` in the transaction; default: False.
     ``database``
         Alias of the database of both; default: ``"default"``.
-
-    Attributes:
-        inline: Whether jobs run in the thread of a test.
     """
 
-    supports_defer = True
-    supports_async_task = True
-    supports_get_result = True
-    supports_priority = True
+    supports_defer = supports_async_task = supports_get_result = supports_priority = True
 
+    #: Whether jobs run in the thread of a test.
     inline = False
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
@@ -118,35 +85,36 @@ class EventMQBackend(framework.BaseTaskBackend):
         Raises:
             InvalidTaskBackend: The option ``app`` or ``broker`` is wrong.
         """
-        if "app" in self.options:
-            return _import_app(self.options["app"])
-        broker = self.options.get("broker", ())
+        name = "app" if "app" in self.options else "broker"
+        value = self.options.get(name)
         try:
-            key = (broker,) if isinstance(broker, str) else tuple(broker)
-            with _lock:
-                if key not in _apps:
-                    _apps[key] = EventMQ("django", broker=list(key) or None)
-                return _apps[key]
-        except (SettingsError, TypeError) as error:
-            raise InvalidTaskBackend(f"OPTIONS['broker'] is {broker!r}: {error}") from error
+            app = import_string(value.replace(":", ".")) if name == "app" else _client(value)
+        except (AttributeError, ImportError, SettingsError, TypeError) as error:
+            raise InvalidTaskBackend(f"OPTIONS[{name!r}] is {value!r}: {error}") from error
+        if not isinstance(app, EventMQ):
+            allowed = "allowed is: 'module:attribute' of an EventMQ(...)"
+            raise InvalidTaskBackend(f"OPTIONS[{name!r}] is {value!r}; {allowed}")
+        return app
 
     def register(self, task: Any) -> Any:
         """Return the EventMQ task that runs a Django task, declared when first used.
 
         Raises:
-            InvalidTask: An option of `task_options` is wrong, or an EventMQ task has its name.
+            InvalidTask: An option of `task_options` is wrong.
         """
         app, name = self.app, task.module_path
         with _lock:
-            known = _tasks.setdefault(app, {})
-            if name not in known:
-                options = {"queue": task.queue_name, "priority": int(task.priority) + PRIORITY}
-                options |= {"name": name, "serializer": "json", **options_of(task.func)}
+            if name not in app.tasks:
+                options = {
+                    "name": name, "queue": task.queue_name, "serializer": "json",
+                    "priority": int(task.priority) + _PRIORITY, "keep_arguments": True,
+                    "guarantee": True, "ignore_result": False, **options_of(task.func),
+                }  # fmt: skip
                 try:
-                    known[name] = app.task(**options)(make_function(task, self))
+                    app.task(**options)(make_function(task, self))
                 except SettingsError as error:
-                    raise InvalidTask(f"task {name}: {error}") from error
-            return known[name]
+                    raise framework.InvalidTask(f"task {name}: {error}") from error
+            return app.tasks[name]
 
     # Submission
 
@@ -160,12 +128,11 @@ class EventMQBackend(framework.BaseTaskBackend):
             SubmitError: Outside a transaction: the broker refused the job.
         """
         self.validate_task(task)
-        options: dict[str, Any] = {"priority": int(task.priority) + PRIORITY}
-        if task.run_after is not None:
-            options["eta"] = task.run_after.astimezone(timezone.utc)
-            options["headers"] = {RUN_AFTER: task.run_after.isoformat()}
-        args, kwargs = normalize_json(list(args)), normalize_json(kwargs)
-        bound = self.register(task).options(queue=task.queue_name, **options)
+        args, kwargs = framework.normalize_json(list(args)), framework.normalize_json(kwargs)
+        bound = self.register(task).options(
+            queue=task.queue_name, priority=int(task.priority) + _PRIORITY,
+            eta=task.run_after and task.run_after.astimezone(),  # naive without USE_TZ
+        )  # fmt: skip
         signature, connection = bound.s(*args, **kwargs), connections[self.database]
         if self.outbox:
             from eventmq_contrib import outbox
@@ -177,7 +144,8 @@ class EventMQBackend(framework.BaseTaskBackend):
         result = make_result(task, job.id, args, kwargs)
         manual = connection.connection is not None and not connection.autocommit
         if self.on_commit and (connection.in_atomic_block or manual):
-            connection.on_commit(partial(self._send_late, result, message))
+            what = f"job {job.id} of task {task.module_path}"
+            _send_on_commit(connection, what, partial(self._send, result, message))
         else:
             self._send(result, message)
         return result
@@ -185,10 +153,6 @@ class EventMQBackend(framework.BaseTaskBackend):
     def _send(self, result: Any, message: tuple[str, str, str, bytes]) -> None:
         self.app.send_encoded(*message)
         self._announce(result)
-
-    def _send_late(self, result: Any, message: tuple[str, str, str, bytes]) -> None:
-        with _logged(f"job {result.id} of task {result.task.module_path}"):
-            self._send(result, message)
 
     def _announce(self, result: Any) -> None:
         framework.change(result, enqueued_at=enqueued_at(result.id))
@@ -213,82 +177,73 @@ class EventMQBackend(framework.BaseTaskBackend):
         return result
 
     def _from_broker(self, result_id: str) -> Any:
-        kept: Mapping[str, Any] = {}
         try:
             job = self.app.job(result_id)
             info = job.info(args=True)
-            if info["state"] == "succeeded":
-                kept = job.get()
-        except (JobNotFound, ResultUnavailable):
+            value = job.get() if info["state"] == "succeeded" else None
+        except (eventmq.JobNotFound, eventmq.ResultUnavailable):
             return None
-        return self._result(info, kept)
+        result = self._result(info)
+        framework.change(result, _return_value=value)
+        return result
 
-    def _result(self, info: Mapping[str, Any], kept: Mapping[str, Any]) -> Any:
-        """Return the result for what the broker has; ``kept`` is the result of the job."""
+    def _result(self, info: Mapping[str, Any]) -> Any:
         state, attempts = info["state"], info["attempts"]
-        call = kept
-        if info["args"] is not None:  # as they are until the end, and after a failure
-            call = {**call_of(info["headers"]), "args": info["args"], "kwargs": info["kwargs"]}
         runs = [(each["started"], each["worker"]) for each in attempts]
         if state != "failed" and (info["started"] or info["leased"]):
             runs.append((info["started"] or info["leased"], info["worker"]))
         # The broker keeps the last ten failed attempts.
         unknown = [""] * (info["attempt"] - len(runs)) if runs else []
-        errors = [
-            TaskError(exception_class_path=each["error"].type, traceback=each["error"].traceback)
-            for each in attempts
-            if each["error"] is not None
-        ]
+        errors = [(e.type, e.traceback) for each in attempts if (e := each["error"]) is not None]
         if state in _EXCEPTIONS:
             reason = info["error"].message if info["error"] is not None else state
-            text = f"{_EXCEPTIONS[state]}: {reason}\n"
-            errors.append(TaskError(exception_class_path=_EXCEPTIONS[state], traceback=text))
-        task = self.changed(self._task(info), info["queue"], call)
-        result = make_result(
-            task, info["id"], call.get("args", []), call.get("kwargs", {}), errors=errors,
-            status=_STATUSES.get(state, TaskResultStatus.READY),
+            errors.append((_EXCEPTIONS[state], f"{_EXCEPTIONS[state]}: {reason}\n"))
+        return make_result(
+            self.task_of(info["id"], info["queue"], info["headers"]), info["id"],
+            info["args"] or [], info["kwargs"] or {},
+            errors=[framework.TaskError(exception_class_path=p, traceback=t) for p, t in errors],
+            status=_STATUSES.get(state, framework.TaskResultStatus.READY),
             enqueued_at=enqueued_at(info["id"], info["created"]),
             finished_at=from_unix(info["finished"]),
             started_at=from_unix(runs[0][0]) if runs else None,
             last_attempted_at=from_unix(runs[-1][0]) if runs else None,
             worker_ids=[*unknown, *(worker for _, worker in runs)],
         )  # fmt: skip
-        framework.change(result, _return_value=kept.get("return_value"))
-        return result
 
-    def _task(self, info: Mapping[str, Any]) -> Any:
-        """Return the task of a job as it was declared; raise `TaskResultDoesNotExist` for none."""
+    def task_of(self, job_id: str, queue: str, text: str) -> Any:
+        """Return the task of a job with its queue, priority and ``run_after``.
+
+        Args:
+            job_id: The id of the job.
+            queue: Its queue.
+            text: Its headers.
+
+        Raises:
+            TaskResultDoesNotExist: The job is of no task of this project.
+        """
+        headers = parse_headers(text)
         try:
-            task = import_string(info["task"])
+            task = import_string(headers.task)
         except ImportError:
             task = None
         if not isinstance(task, framework.Task):
             raise TaskResultDoesNotExist(
-                f"job {info['id']} is of {info['task']!r}, which is no task of this project"
+                f"job {job_id} is of {headers.task!r}, which is no task of this project"
             )
-        return task
-
-    def changed(self, task: Any, queue: str, call: Mapping[str, Any]) -> Any:
-        """Return a task with the queue of a job, and with its `call_of`, if that is known."""
-        run_after = call.get("run_after")
         return replace(
-            task, queue_name=queue, priority=call.get("priority", task.priority),
-            backend=self.alias, run_after=datetime.fromisoformat(run_after) if run_after else None,
+            task, queue_name=queue, priority=min(headers.priority - _PRIORITY, _PRIORITY),
+            backend=self.alias, run_after=from_unix(headers.eta),
         )  # fmt: skip
 
     def _from_outbox(self, result_id: str) -> Any:
         """Return the result of a job that waits in the outbox, None if it does not."""
-        with connections[self.database].cursor() as cursor:
-            query = "SELECT queue, headers, body FROM eventmq_outbox WHERE job_id = %s"
-            cursor.execute(query, [result_id])
-            row = cursor.fetchone()
+        from eventmq_contrib.django.models import OutboxJob
+
+        row = OutboxJob.objects.using(self.database).filter(job_id=result_id).first()
         if row is None:
             return None
-        queue, headers, body = row
-        task = self._task({"id": result_id, "task": parse_headers(headers).task})
-        serializer = self.app.plugins.serializer("json")
-        args, kwargs = serializer.decode(bytes(body), Envelope(result_id, "json"))
-        return make_result(self.changed(task, queue, call_of(headers)), result_id, args, kwargs)
+        args, kwargs = json.loads(bytes(row.body))
+        return make_result(self.task_of(result_id, row.queue, row.headers), result_id, args, kwargs)
 
     # Checks
 
@@ -317,6 +272,14 @@ class EventMQBackend(framework.BaseTaskBackend):
         return [Error(f"{where}: {text}", id=f"eventmq.E{number:03}") for number, text in found]
 
 
+def _client(broker: Any) -> EventMQ:
+    key = (broker,) if isinstance(broker, str) else tuple(broker or ())
+    with _lock:
+        if key not in _apps:
+            _apps[key] = EventMQ("django", broker=list(key) or None)
+        return _apps[key]
+
+
 def delay_on_commit(task: Any, *args: Any, **kwargs: Any) -> None:
     """Submit a job of an EventMQ task when the transaction of the database has been committed.
 
@@ -335,43 +298,18 @@ def delay_on_commit(task: Any, *args: Any, **kwargs: Any) -> None:
     """
     signature = task.s(*args, **kwargs)
     signature.encode()  # raises what `delay` would, while the transaction can be rolled back
-
-    def send() -> None:
-        with _logged(f"a job of task {signature.task}"):
-            signature.delay()
-
-    transaction.on_commit(send)
+    _send_on_commit(connections["default"], f"a job of task {signature.task}", signature.delay)
 
 
-@contextmanager
-def _logged(what: str) -> Iterator[None]:
-    """Log why a job was not sent after a commit, where nothing can be undone."""
-    try:
-        yield
-    except DuplicateJob as error:
-        logger.info("%s was not stored: %s", what, error)
-    except EventMQError as error:
-        logger.error("%s is lost: %s", what, error)  # noqa: TRY400 - the text says it all
+def _send_on_commit(connection: Any, what: str, send: Callable[[], Any]) -> None:
+    """Send a job after the commit, and log why it was not: nothing can be undone then."""
 
+    def sends() -> None:
+        try:
+            send()
+        except eventmq.DuplicateJob as error:
+            logger.info("%s was not stored: %s", what, error)
+        except EventMQError as error:
+            logger.error("%s is lost: %s", what, error)  # noqa: TRY400 - the text says it all
 
-def _import_app(path: Any) -> EventMQ:
-    text = f"OPTIONS['app'] is {path!r}"
-    try:
-        module, _, attribute = path.partition(":")
-        app = getattr(importlib.import_module(module), attribute or "app", None)
-    except (AttributeError, ImportError, ValueError) as error:
-        raise InvalidTaskBackend(f"{text}, which cannot be imported: {error}") from error
-    if not isinstance(app, EventMQ):
-        raise InvalidTaskBackend(f"{text}; allowed is: 'module:attribute' of an EventMQ(...)")
-    return app
-
-
-@receiver(setting_changed)
-def _close_apps(*, setting: str, **_: Any) -> None:
-    """Close the apps of earlier settings, in tests."""
-    if setting == "TASKS":
-        with _lock:
-            closing = [*_apps.values()]
-            _apps.clear()
-        for app in closing:
-            app.close()
+    connection.on_commit(sends)

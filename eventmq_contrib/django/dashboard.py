@@ -6,13 +6,12 @@ Users need the permission ``eventmq.view_dashboard``, and ``eventmq.operate_dash
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.core.handlers.wsgi import WSGIRequest
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse
 from django.urls import re_path
 from django.utils.crypto import salted_hmac
 from django.views.decorators.csrf import csrf_exempt
@@ -22,9 +21,7 @@ from eventmq_contrib.django.backend import EventMQBackend
 from eventmq_contrib.django.framework import task_backends
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from django.http import HttpRequest, HttpResponseBase
+    from django.http import HttpRequest
 
     from eventmq import EventMQ
 
@@ -46,7 +43,7 @@ def _application() -> Any:
 
 
 @csrf_exempt  # the dashboard checks origins, and its forms have tokens of their own
-async def dashboard(request: HttpRequest, path: str) -> HttpResponseBase:
+async def dashboard(request: HttpRequest, path: str) -> HttpResponse:
     """Answer with a page of the dashboard, or redirect to the login."""
     user = await request.auser()
     if not user.is_authenticated:
@@ -54,8 +51,8 @@ async def dashboard(request: HttpRequest, path: str) -> HttpResponseBase:
     if not await user.ahas_perm("eventmq.view_dashboard"):
         raise PermissionDenied
     operates = await user.ahas_perm("eventmq.operate_dashboard")
-    if path == "live" and isinstance(request, WSGIRequest):
-        return HttpResponse("WSGI has no streams; the page asks again", status=503)
+    if path == "live":
+        return HttpResponse("a view has no streams; the page asks again", status=503)
     session = request.session.session_key or ""
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1",
@@ -68,35 +65,20 @@ async def dashboard(request: HttpRequest, path: str) -> HttpResponseBase:
         ],
         "user": User(user.get_username(), OPERATOR if operates else READ_ONLY, session),
     }  # fmt: skip
-    messages: asyncio.Queue[Any] = asyncio.Queue()
-    receive = partial(_body, iter([request.body]))
-    task = asyncio.ensure_future(_application()(scope, receive, messages.put))
-    task.add_done_callback(lambda _: messages.put_nowait(None))
-    head = await messages.get()
-    if head is None:
-        task.result()  # raises
+    requests, messages = [{"type": "http.request", "body": request.body}], list[Any]()
+
+    async def receive() -> Any:
+        """Return the body of the request once; after that wait, since nothing tells of an end."""
+        return requests.pop() if requests else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    await _application()(scope, receive, send)
+    head, *parts = messages
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head["headers"]}
-    if path == "live":
-        return StreamingHttpResponse(_parts(messages, task), status=head["status"], headers=headers)
-    content = b"".join([part async for part in _parts(messages, task)])
+    content = b"".join(part.get("body", b"") for part in parts)
     return HttpResponse(content, status=head["status"], headers=headers)
-
-
-async def _body(parts: Any) -> dict[str, Any]:
-    """Return the body of the request once; after that wait, since nothing tells of an end."""
-    for part in parts:
-        return {"type": "http.request", "body": part, "more_body": False}
-    await asyncio.get_running_loop().create_future()
-    raise AssertionError
-
-
-async def _parts(messages: asyncio.Queue[Any], task: asyncio.Future[None]) -> AsyncIterator[bytes]:
-    try:
-        while (message := await messages.get()) is not None:
-            yield message.get("body", b"")
-        task.result()
-    finally:
-        task.cancel()
 
 
 urlpatterns = [re_path(r"^(?P<path>.*)$", dashboard, name="eventmq-dashboard")]

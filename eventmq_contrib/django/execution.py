@@ -9,7 +9,6 @@ import socket
 import traceback
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import UUID
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.conf import settings
@@ -17,17 +16,15 @@ from django.db import close_old_connections, connections, reset_queries
 from django.utils.timezone import now
 
 from eventmq import EventMQError, JobCancelled, Reject, Retry, current_job
-from eventmq.sdk import parse_headers
+from eventmq.sdk import JobContext, parse_headers
 from eventmq_contrib.django import framework
 from eventmq_contrib.django.framework import TaskError, TaskResultStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-
 __all__ = [
-    "PRIORITY", "RUN_AFTER", "WORKER", "call_of", "enqueued_at", "from_unix", "make_function",
-    "options_of", "task_options", "worker_name",
+    "announce_worker", "enqueued_at", "from_unix", "make_function", "options_of", "task_options",
 ]  # fmt: skip
 
 logger = logging.getLogger("eventmq.django")
@@ -35,19 +32,12 @@ logger = logging.getLogger("eventmq.django")
 F = TypeVar("F", bound="Callable[..., Any]")
 
 #: Environment variable with the name that the broker knows the worker by, for its children.
-WORKER = "DJANGO_EVENTMQ_WORKER"
-
-#: Header with the ``run_after`` of a task, in ISO 8601.
-RUN_AFTER = "django-run-after"
-
-#: Added to a priority of Django, -100 to 100, for one of EventMQ, 0 to 255.
-PRIORITY = 100
-
-#: Version of the ids that begin with a time.
-UUID_WITH_TIME = 7
+_WORKER = "DJANGO_EVENTMQ_WORKER"
 
 #: Options that Django's task decides, or that its result needs.
-_RESERVED = frozenset({"name", "queue", "priority", "ignore_result", "serializer", "guarantee"})
+_RESERVED = frozenset({
+    "name", "queue", "priority", "ignore_result", "serializer", "guarantee", "keep_arguments",
+})  # fmt: skip
 
 
 def task_options(**options: Any) -> Callable[[F], F]:
@@ -55,7 +45,8 @@ def task_options(**options: Any) -> Callable[[F], F]:
 
     Args:
         **options: Those of ``app.task(...)``, such as ``retries=3`` and ``timeout=60``, but not
-            name, queue, priority, ``ignore_result``, ``serializer`` and ``guarantee``.
+            name, queue, priority, ``ignore_result``, ``serializer``, ``guarantee`` and
+            ``keep_arguments``.
 
     Raises:
         TypeError: An option is one of these.
@@ -75,16 +66,9 @@ def options_of(function: Callable[..., Any]) -> dict[str, Any]:
     return dict(getattr(function, "_eventmq_options", {}))
 
 
-def call_of(headers: str) -> dict[str, Any]:
-    """Return ``priority`` and ``run_after`` of Django in the headers of a job, as JSON."""
-    parsed = parse_headers(headers)
-    priority = min(parsed.priority - PRIORITY, PRIORITY)
-    return {"priority": priority, "run_after": dict(parsed.extra).get(RUN_AFTER)}
-
-
-def worker_name() -> str:
-    """Return the name that the broker knows the worker of this process by."""
-    return os.environ.get(WORKER) or f"{socket.gethostname()}:{os.getpid()}"
+def announce_worker() -> None:
+    """Let the children of this worker know the name that the broker knows it by."""
+    os.environ[_WORKER] = f"{socket.gethostname()}:{os.getpid()}"
 
 
 def from_unix(timestamp: float | None) -> datetime | None:
@@ -99,11 +83,7 @@ def enqueued_at(job_id: str, created: float = 0.0) -> datetime | None:
 
     The time at which the broker got the job is later, with an outbox much later.
     """
-    try:
-        made = UUID(job_id)
-    except ValueError:
-        return from_unix(created)
-    return from_unix((made.int >> 80) / 1000 if made.version == UUID_WITH_TIME else created)
+    return from_unix(JobContext(job_id, "", "", 1, 1, "").created or created)
 
 
 def make_function(task: Any, backend: Any) -> Callable[..., Any]:
@@ -112,8 +92,7 @@ def make_function(task: Any, backend: Any) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         attempt = _Attempt(task, backend, args, kwargs)
         try:
-            attempt.begin()
-            return attempt.succeed(task.call(*attempt.arguments, **kwargs))
+            return attempt.succeed(task.call(*attempt.begin(), **kwargs))
         except BaseException as error:
             attempt.fail(error)
             raise
@@ -124,8 +103,7 @@ def make_function(task: Any, backend: Any) -> Callable[..., Any]:
         attempt = _Attempt(task, backend, args, kwargs)
         async with ThreadSensitiveContext():  # a thread, and connections, of its own
             try:
-                await sync_to_async(attempt.begin)()
-                value = await task.func(*attempt.arguments, **kwargs)
+                value = await task.func(*await sync_to_async(attempt.begin)(), **kwargs)
                 return await sync_to_async(attempt.succeed)(value)
             except BaseException as error:
                 await sync_to_async(attempt.fail)(error)
@@ -157,20 +135,16 @@ class _Attempt:
         self._outer: list[str] = []
         self._result: Any = None
 
-    @property
-    def arguments(self) -> Sequence[Any]:
-        """The positional arguments of the function."""
-        if self._task.takes_context:
-            return [framework.TaskContext(task_result=self._result), *self._args]
-        return self._args
-
-    def begin(self) -> None:
-        """Close old connections, and send `task_started`."""
+    def begin(self) -> list[Any]:
+        """Close old connections, send `task_started`, and return the positional arguments."""
         close_old_connections()
         reset_queries()
         self._outer = _open_transactions()
         self._result = self._running()
         framework.task_started.send(type(self._backend), task_result=self._result)
+        if self._task.takes_context:
+            return [framework.TaskContext(task_result=self._result), *self._args]
+        return self._args
 
     def _running(self) -> Any:
         """Return the result of the running job; the broker has what was before."""
@@ -181,21 +155,17 @@ class _Attempt:
             except EventMQError as error:
                 logger.warning("the earlier attempts of job %s are not known: %s", job.id, error)
         return framework.make_result(
-            self._backend.changed(self._task, job.queue, call_of(job.headers)),
-            job.id, self._args, self._kwargs, status=TaskResultStatus.RUNNING,
-            enqueued_at=enqueued_at(job.id, job.created), started_at=started,
-            last_attempted_at=started, worker_ids=[worker_name()] * job.attempt,
+            self._backend.task_of(job.id, job.queue, job.headers), job.id, self._args,
+            self._kwargs, status=TaskResultStatus.RUNNING, enqueued_at=from_unix(job.created),
+            started_at=started, last_attempted_at=started,
+            worker_ids=[os.environ.get(_WORKER, "")] * job.attempt,
         )  # fmt: skip
 
-    def succeed(self, value: Any) -> Mapping[str, Any]:
-        """Send `task_finished`; return the result of the job.
-
-        The broker forgets the call of a job that succeeded, so that is part of its result.
-        """
+    def succeed(self, value: Any) -> Any:
+        """Send `task_finished`; return the value as JSON."""
         value = framework.normalize_json(value)
         self._finish(TaskResultStatus.SUCCESSFUL, _return_value=value)
-        call = {"args": self._args, "kwargs": self._kwargs, **call_of(self._job.headers)}
-        return {"return_value": value, **call}
+        return value
 
     def fail(self, error: BaseException) -> None:
         """Send `task_finished` if no other attempt follows."""

@@ -63,13 +63,11 @@ class EventMQTestRunner(DiscoverRunner):
     def setup_test_environment(self, **kwargs: Any) -> None:
         """Replace the backends of EventMQ by `InlineBackend`."""
         super().setup_test_environment(**kwargs)
-        path = f"{__package__}.EventMQBackend"
-        inline = f"{__name__}.{InlineBackend.__name__}"
-        tasks = {
-            alias: {**params, "BACKEND": inline} if params["BACKEND"] == path else params
+        backends = {f"{__package__}.EventMQBackend": f"{__name__}.InlineBackend"}
+        self._override = override_settings(TASKS={
+            alias: {**params, "BACKEND": backends.get(params["BACKEND"], params["BACKEND"])}
             for alias, params in settings.TASKS.items()
-        }
-        self._override = override_settings(TASKS=tasks)
+        })  # fmt: skip
         self._override.enable()
 
     def teardown_test_environment(self, **kwargs: Any) -> None:

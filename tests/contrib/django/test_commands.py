@@ -54,7 +54,7 @@ def test_help_is_that_of_the_command_of_eventmq(project):
     [
         (
             ["--backend", "unknown"],
-            "CommandError: TASKS has no backend of EventMQ called 'unknown'",
+            "error: TASKS has no backend of EventMQ called 'unknown'",
         ),
         (["--nonsense"], "no such option"),
     ],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
-from tests.contrib.django.conftest import TIMEOUT, ended, running_worker, until
+from tests.contrib.django.conftest import TIMEOUT, Process, ended, running_worker, until
 
 
 @pytest.fixture
@@ -61,6 +61,15 @@ def test_a_call_is_given_back_exactly_before_and_after_it_ran(tasks, backend, wo
     assert (call, arguments, {"key": "v"}) == (found.task, found.args, found.kwargs)
     assert [arguments, {"key": "v"}] == found.return_value == result.return_value
     assert found.started_at >= call.run_after
+
+
+def test_times_are_naive_without_time_zones(tasks, backend):
+    from django.test import override_settings
+
+    with override_settings(USE_TZ=False):
+        task = tasks.echo.using(queue_name="spare", run_after=datetime(2100, 6, 1, 12, 30))  # noqa: DTZ001
+        found = backend.get_result(task.enqueue().id)
+        assert (task, None) == (found.task, found.enqueued_at.tzinfo)
 
 
 def test_jobs_of_higher_priority_come_first(tasks, backend, project):
@@ -143,7 +152,7 @@ def test_a_cancelled_task_has_failed_with_an_error_that_can_be_imported(tasks, b
     from eventmq import JobCancelled
     from eventmq_contrib.django import TaskError
 
-    for task in (tasks.sleep.using(queue_name="spare"), tasks.sleep):
+    for task in (tasks.sleep.using(queue_name="spare", priority=7), tasks.sleep):
         result = task.enqueue(60)
         if task is tasks.sleep:
             until(lambda r=result: r.refresh() or r.status == "RUNNING", "running")
@@ -153,15 +162,58 @@ def test_a_cancelled_task_has_failed_with_an_error_that_can_be_imported(tasks, b
         [error] = found.errors
         assert isinstance(error, TaskError)
         assert ("FAILED", JobCancelled) == (found.status, error.exception_class)
+        assert (task, [60], {}) == (found.task, found.args, found.kwargs)
         assert "no longer needed" in error.traceback
         assert found.finished_at is not None
 
 
 def test_an_expired_task_has_failed(tasks, backend):
+    from django.utils import timezone
+
     from eventmq import JobExpired
 
-    result = ended(tasks.too_late.enqueue())
+    task = tasks.too_late.using(priority=-7, run_after=timezone.now() + timedelta(hours=1))
+    result = ended(backend.get_result(task.enqueue(1, b="x").id))
     assert [JobExpired] == [each.exception_class for each in result.errors]
+    assert (task, [1], {"b": "x"}) == (result.task, result.args, result.kwargs)
+
+
+@pytest.fixture
+def postgresql_broker(project, postgresql):
+    """A broker whose store is PostgreSQL, as the broker of the backend ``default``."""
+    import os
+
+    from django.conf import settings
+    from django.test import override_settings
+
+    url = os.environ["PROJECT_POSTGRESQL"]
+    process = Process(
+        project / "postgresql-broker.log",
+        *("eventmq", "broker", "--store", url, "--bind", "tcp://127.0.0.1:0"),
+        *("--data-dir", str(project / "postgresql-broker")),
+    )
+    try:
+        address = process.line("ready").partition("main=")[2].split()[0]
+        default = {**settings.TASKS["default"], "OPTIONS": {"broker": address}}
+        with override_settings(TASKS={**settings.TASKS, "default": default}):
+            yield
+    finally:
+        process.stop()
+
+
+def test_a_store_in_postgresql_keeps_the_calls_of_ended_tasks(postgresql_broker, framework, tasks):
+    backend = framework.task_backends["default"]
+    task = tasks.sleep.using(queue_name="spare", priority=7)
+    waiting, purged = task.enqueue(1), task.enqueue(seconds=2)
+    late = ended(tasks.too_late.enqueue(1, b="x"))
+    assert backend.app.job(waiting.id).cancel()
+    backend.app.ask("bulk", {"id": "purge", "action": "cancel", "queue": "spare"})
+    found = [ended(backend.get_result(each.id)) for each in (waiting, purged)]
+    assert [(task, [1], {}), (task, [], {"seconds": 2})] == [
+        (each.task, each.args, each.kwargs) for each in found
+    ]
+    assert (tasks.too_late, [1], {"b": "x"}) == (late.task, late.args, late.kwargs)
+    backend.app.close()
 
 
 def test_a_result_does_not_exist_after_its_retention(tasks, framework, backend, worker):

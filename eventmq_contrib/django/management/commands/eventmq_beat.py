@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from eventmq_contrib.django.management.passing import PassingCommand
+from eventmq_contrib.django.management.commands import eventmq_worker
 
 __all__ = ["Command"]
 
 
-class Command(PassingCommand):
-    """Runs the scheduler of the app of the backend."""
+class Command(eventmq_worker.Command):
+    """Runs ``eventmq beat``."""
 
     help = "Submit the jobs of the project's schedules."
     command = "beat"

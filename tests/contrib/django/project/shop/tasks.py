@@ -76,7 +76,7 @@ def forgotten():
 
 @task(queue_name="spare")
 @task_options(expires=0.1)
-def too_late():
+def too_late(a=None, b=None):
     return 1
 
 
