@@ -711,7 +711,7 @@ class Admission:
         elif write_result.code == "same_id":
             self._repeat_graph(graph)
         elif write_result.code == "taken":
-            text = f"a job with the id {write_result.detail!r} is there already"
+            text = f"a job with the id {write_result.detail!r} exists already"
             state.error(graph.peer, graph.id, "bad-body", text)
         else:
             state.error(graph.peer, graph.id, "store-full", write_result.detail)

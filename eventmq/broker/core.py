@@ -357,7 +357,7 @@ class BrokerCore:
         if len(state.peers) >= state.limits.max_peers:
             state.counters["errors.too-many-peers"] += 1
             if reads_refusal(frames):
-                text = f"this broker has {state.limits.max_peers} peers, as many as it may"
+                text = f"this broker has its maximum of {state.limits.max_peers} peers (max_peers)"
                 refusal = Error(state.message_id(), "", "too-many-peers", text).frames()
                 state.deferred_sends.append(DeferredSend(key, refusal))
             return None

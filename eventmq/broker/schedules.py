@@ -262,7 +262,7 @@ class ScheduleCalls:
         version = arguments.get("version")
         if not isinstance(name, str) or not isinstance(version, int | None):
             raise ProtocolError(
-                "schedules.remove takes a name and perhaps a version", code="bad-arguments"
+                "schedules.remove takes a name and optionally a version", code="bad-arguments"
             )
 
         act = act_of(self.state, peer, arguments, "unschedule")

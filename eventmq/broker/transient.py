@@ -120,9 +120,7 @@ class TransientJobs:
         """Return why there is no room for a job, or None."""
         limits = self.limits
         if len(self.jobs) >= limits.transient_jobs:
-            text = (
-                f"the broker has {limits.transient_jobs} jobs without guarantee, as many as it may"
-            )
+            text = f"the broker has {limits.transient_jobs} jobs without guarantee, its maximum"
             return "queue-full", text
         if self.bytes + len(job.body) > limits.transient_bytes:
             text = f"jobs without guarantee have at most {limits.transient_bytes} bytes in all"

@@ -298,7 +298,9 @@ class JobManager:
         """
         if self._drain_until is not None:
             return
-        _log.info("ending: no new jobs; running jobs have %g s", self._info.shutdown_grace)
+        _log.info(
+            "ending: takes no more jobs; running jobs have %g s to end", self._info.shutdown_grace
+        )
         self._drain_until = now + self._info.shutdown_grace
         self._hand_back_waiting(now)
         for slot in range(len(self._held_chunks.jobs)):

@@ -96,7 +96,7 @@ class Dashboard(Starlette):
             raise SettingsError("only one access is allowed: user, token_file or basic_auth")
         apps = {"broker": app} if isinstance(app, EventMQ) else dict(app)
         if not apps or not all(apps):
-            raise SettingsError("a dashboard needs a broker, and each of several a name")
+            raise SettingsError("a dashboard needs a broker; each of several needs a name")
         self.access: access.Access
         if user is not None:
             self.access = access.FunctionAccess(user, secret)

@@ -413,7 +413,9 @@ class MajordomoMachine:
 
     def _remove(self, worker: _Worker, *, died: bool) -> None:
         del self._workers[worker.identity], self._by_number[worker.number]
-        _log.info("a worker of %s %s", worker.service, "is dead" if died else "has left")
+        _log.info(
+            "a worker of %s %s", worker.service, "was silent too long" if died else "has left"
+        )
         self._jobs.detach(worker.number, died=died and worker.task is not None)
 
     def _send_command(self, identity: bytes, name: str, *, empty: bool) -> None:

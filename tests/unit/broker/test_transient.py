@@ -116,7 +116,7 @@ def test_more_jobs_than_the_bound_are_refused_with_a_reason(small: Broker) -> No
         submit(small)
     _, [error] = small.submit(headers="guarantee:False")
     assert isinstance(error, Error)
-    text = "the broker has 3 jobs without guarantee, as many as it may"
+    text = "the broker has 3 jobs without guarantee, its maximum"
     assert (error.code, error.text) == ("queue-full", text)
     small.answer(b"worker", small.dispatched[0], [row()])
     _, [error] = small.submit(headers="guarantee:False", body=b"x" * 999)
