@@ -322,7 +322,7 @@ def shared_task(function: Any = None, /, *, bind: bool = False, **options: Any) 
     """Declare a task of EventMQ with the options of Celery's ``shared_task``.
 
     Every option is honoured, needless, or an error or a warning that says what would be right: see
-    the page "Coming from Celery". All apps of the process have the task.
+    the page "Migrate from Celery". All apps of the process have the task.
 
     Args:
         function: The function, if there are no options.
