@@ -125,14 +125,12 @@ def _write(connection: Any, signature: Any, key: str, *, is_async: bool) -> tupl
     libraries = [each.__module__.partition(".")[0] for each in classes]
     library = next(filter(_LIBRARIES.__contains__, libraries), "")
     if not library or not (hasattr(connection, "execute") or hasattr(connection, "cursor")):
-        known = ", ".join(_LIBRARIES)
-        raise SettingsError(f"{name} is not a connection or session of {known}")
-    if is_async != (library == "aiosqlite" or any("async" in c.__name__.lower() for c in classes)):
-        blocks, waits = (
-            "blocks: use outbox.send() in a thread",
-            "is asynchronous: use await outbox.asend()",
-        )
-        raise SettingsError(f"{name} {blocks if is_async else waits}")
+        raise SettingsError(f"{name} is not a connection or session of {', '.join(_LIBRARIES)}")
+    awaits = library == "aiosqlite" or any("async" in each.__name__.lower() for each in classes)
+    if awaits and not is_async:
+        raise SettingsError(f"{name} is asynchronous: use await outbox.asend()")
+    if is_async and not awaits:
+        raise SettingsError(f"{name} blocks: use outbox.send() in a thread")
     job, (job_id, queue, headers, body) = signature.encode()
     now, start = time.time(), "countdown:"  # which would begin when the relay sends the job
     pairs = [

@@ -35,8 +35,8 @@ _SETTINGS = {
     "sqlite": (),
 }  # fmt: skip
 
-#: Of the rows of a key only the first: its lock is the claim of the key.
-_CLAIM = f"""SELECT seq, length(body) FROM {TABLE} AS o WHERE error = '' AND
+#: Of the rows of a key only the first: its lock is the claim of the key, with all of its rows.
+_CLAIM = f"""SELECT seq, length(body), ordering_key FROM {TABLE} AS o WHERE error = '' AND
     (ordering_key = '' OR seq = (SELECT e.seq FROM {TABLE} AS e WHERE e.ordering_key <> ''
         AND e.ordering_key = o.ordering_key AND e.error = '' ORDER BY e.seq LIMIT 1))"""  # noqa: S608
 
@@ -55,6 +55,7 @@ class Row(NamedTuple):
     seq: int
     sends: int
     sent: float
+    ordering_key: str
     job_id: str
     queue: str
     headers: str
@@ -106,17 +107,25 @@ class Database:
         marks = ", ".join(["%s"] * len(without))
         sql = f"{_CLAIM} AND queue NOT IN ({marks})" if without else _CLAIM
         self._transaction("BEGIN")
-        sizes = dict(self.execute(f"{sql} ORDER BY seq LIMIT {limit}{self._lock}", without))
-        if not sizes:
+        found = self.execute(f"{sql} ORDER BY seq LIMIT {limit}{self._lock}", without)
+        firsts = {key: seq for seq, _, key in found if key}
+        if firsts:
+            marks = ", ".join(["%s"] * len(firsts))
+            sql = f"SELECT seq, length(body), ordering_key FROM {TABLE} WHERE error = ''"  # noqa: S608
+            sql = f"{sql} AND ordering_key IN ({marks}) ORDER BY seq LIMIT {limit}"
+            found += [row for row in self.execute(sql, [*firsts]) if row[0] not in firsts.values()]
+        if not found:
             return []
-        total = accumulate(sizes.values())
-        seqs = [seq for seq, size in zip(sizes, total, strict=True) if size <= BYTES]
-        chosen = among(seqs or [*sizes][:1])
+        total = accumulate(size for _, size, _ in found)
+        seqs = [row[0] for row, size in zip(found, total, strict=True) if size <= BYTES]
+        chosen = among(seqs or [found[0][0]])
         self.execute(f"{_MARK} WHERE {chosen}", (time.time(),))
         self._transaction("COMMIT AND CHAIN")
-        # Rows that another relay has claimed in between are left to it.
+        # What another relay has claimed meanwhile is left to it, with its first row a whole key.
         sql = f"SELECT {', '.join(Row._fields)} FROM {TABLE} WHERE {chosen} AND error = ''"  # noqa: S608
-        return [Row(*row) for row in self.execute(f"{sql} ORDER BY seq{self._lock}")]
+        rows = [Row(*row) for row in self.execute(f"{sql} ORDER BY seq{self._lock}")]
+        claimed = {row.seq for row in rows}
+        return [r for r in rows if not r.ordering_key or firsts[r.ordering_key] in claimed]
 
     def finish(
         self, sent: Sequence[int], kept: Sequence[tuple[int, str]], unsent: Sequence[int]

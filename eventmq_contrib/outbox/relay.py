@@ -14,13 +14,14 @@ import time
 from typing import TYPE_CHECKING
 
 from eventmq import EventMQ, errors
-from eventmq.sdk import parse_headers
 from eventmq_contrib.outbox.database import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventmq_contrib.outbox.database import Database, Row
+
+    Ends = dict[int, Exception | None]
 
 __all__ = ["POLL", "Inbox", "Relay"]
 
@@ -34,6 +35,9 @@ POLL = 0.2
 
 #: Seconds before the next attempt after an error, doubled up to the maximum.
 RETRY, MAX_RETRY = 0.5, 8.0
+
+#: Seconds for the rows of one claim: its transaction must not be open for long.
+MAX_SEND = 5.0
 
 #: Seconds by which the clocks of relay and broker may differ.
 SKEW = 60.0
@@ -88,7 +92,7 @@ class Relay:
         self._database.close()
 
     def step(self) -> int:
-        """Send the next rows, of a key the first; return how many need no further attempt.
+        """Send the next rows; return how many need no further attempt.
 
         Raises:
             StoreError: The database failed; rows that were sent will be sent again.
@@ -97,16 +101,18 @@ class Relay:
         """
         now = time.monotonic()
         self._full = {queue: until for queue, until in self._full.items() if until > now}
-        rows = self._database.claim(BATCH, [*self._full])
-        ends = {row.seq: self._check(row) for row in rows}
-        self._submit([row for row in rows if ends[row.seq] is None], ends)
+        # One shows whether the broker is back.
+        rows = self._database.claim(1 if self._pause else BATCH, [*self._full])
+        ends = self._send(rows)
         sent: list[int] = []
         kept: list[tuple[int, str]] = []
         unsent: list[int] = []
         later: Exception | None = None
         for row in rows:
-            error = ends[row.seq]
-            if error is None or isinstance(error, errors.DuplicateJob):
+            error = ends.get(row.seq)
+            if row.seq not in ends:
+                unsent.append(row.seq)
+            elif error is None or isinstance(error, errors.DuplicateJob):
                 sent.append(row.seq)
                 if error is not None:
                     logger.info("job %s is not submitted: %s", row.job_id, error)
@@ -129,28 +135,40 @@ class Relay:
             self._pause = 0.0
         return len(sent) + len(kept)
 
+    def _send(self, rows: Sequence[Row]) -> Ends:
+        """Submit rows, of a key each after the receipt of the one before.
+
+        Returns:
+            For each row that was tried, the error, or None for a receipt.
+        """
+        ends: Ends = {}
+        end = time.monotonic() + MAX_SEND
+        while rows and (not ends or (not self._stopping and time.monotonic() < end)):
+            firsts = [*{row.ordering_key or row.seq: row for row in rows[::-1]}.values()][::-1]
+            ends.update((row.seq, self._check(row)) for row in firsts)
+            self._submit([row for row in firsts if ends[row.seq] is None], ends)
+            waiting = {r.ordering_key for r in firsts if isinstance(ends[r.seq], _WAITING)}
+            rows = [r for r in rows if r.seq not in ends and r.ordering_key not in waiting]
+        return ends
+
     def _check(self, row: Row) -> Exception | None:
         """Return why a row must not be sent, None if it may be."""
         age = time.time() - row.sent if row.sends > 1 else 0.0
-        try:
-            parse_headers(row.headers)
-            if age > self._max_age:
-                raise errors.NotAllowed(
-                    f"the row may have been sent {age / 3600:.1f} hours ago, which the broker "
-                    f"forgets: eventmq outbox retry {row.job_id} sends it, perhaps a second time"
-                )
-        except errors.EventMQError as error:
-            return error
-        return None
+        if age <= self._max_age:
+            return None
+        return errors.NotAllowed(
+            f"the row may have been sent {age / 3600:.1f} hours ago, which the broker forgets: "
+            f"eventmq outbox retry {row.job_id} sends it, perhaps a second time"
+        )
 
-    def _submit(self, rows: Sequence[Row], ends: dict[int, Exception | None]) -> None:
+    def _submit(self, rows: Sequence[Row], ends: Ends) -> None:
         """Submit rows, and enter an error for each that the broker has not confirmed."""
         graphs = [row for row in rows if row.headers.startswith("nodes:")]
         others = [row for row in rows if not row.headers.startswith("nodes:")]
         try:
             with self._app.batch():
                 for row in others:
-                    self._app.send_encoded(*row[3:])
+                    self._app.send_encoded(*row[4:])
         except errors.BatchError as batch:
             for row, (_, status, error) in zip(others, batch.jobs, strict=True):
                 if status != "confirmed":
@@ -163,7 +181,7 @@ class Relay:
             try:
                 if away:  # each would wait for its time
                     raise errors.BrokerUnavailable("the broker is away")
-                self._app.send_encoded(*row[3:])
+                self._app.send_encoded(*row[4:])
                 ends[row.seq] = None
             except errors.EventMQError as error:
                 ends[row.seq] = error

@@ -117,7 +117,7 @@ def test_a_broker_goes_on_without_the_table_and_with_rows_that_cannot_be_read(br
     until(lambda: len(brokers.rows()) == 1, "the other row is sent")
     [(job_id, error)] = brokers.rows()
     assert bad.id == job_id
-    assert error.startswith("ProtocolError: header 'priority' has the value 'much'")
+    assert error.startswith("ProtocolError: the broker refused: header 'priority' has the value")
     until(lambda: f"job {job_id} is kept in the outbox" in log.read_text(), "the log says it")
     [queue] = app.ask("queues")
     assert 4 == queue["waiting"]
