@@ -108,17 +108,16 @@ class Database:
         sql = f"{_CLAIM} AND queue NOT IN ({marks})" if without else _CLAIM
         self._transaction("BEGIN")
         found = self.execute(f"{sql} ORDER BY seq LIMIT {limit}{self._lock}", without)
+        sizes = {seq: size for seq, size, _ in found}
         firsts = {key: seq for seq, _, key in found if key}
         if firsts:
             marks = ", ".join(["%s"] * len(firsts))
-            sql = f"SELECT seq, length(body), ordering_key FROM {TABLE} WHERE error = ''"  # noqa: S608
-            sql = f"{sql} AND ordering_key IN ({marks}) ORDER BY seq LIMIT {limit}"
-            found += [row for row in self.execute(sql, [*firsts]) if row[0] not in firsts.values()]
-        if not found:
+            sql = f"SELECT seq, length(body) FROM {TABLE} WHERE error = '' AND ordering_key IN"  # noqa: S608
+            sizes.update(self.execute(f"{sql} ({marks}) ORDER BY seq LIMIT {limit}", [*firsts]))
+        if not sizes:
             return []
-        total = accumulate(size for _, size, _ in found)
-        seqs = [row[0] for row, size in zip(found, total, strict=True) if size <= BYTES]
-        chosen = among(seqs or [found[0][0]])
+        total = dict(zip(sizes, accumulate(sizes.values()), strict=True))
+        chosen = among([seq for seq in sizes if total[seq] <= BYTES] or [*sizes][:1])
         self.execute(f"{_MARK} WHERE {chosen}", (time.time(),))
         self._transaction("COMMIT AND CHAIN")
         # What another relay has claimed meanwhile is left to it, with its first row a whole key.
