@@ -689,7 +689,7 @@ class BrokerRunner:
         verify_at = clock.monotonic() + verify_every
         while not self._stopping and not core.done and not handover:
             wait, before = 0.0, read_now()
-            if not core.has_writes:
+            if not core.must_commit(before):
                 remaining = min(coalesced.flush_at, verify_at) - clock.monotonic()
                 wait = max(0.0, min(core.next_tick(before) - before, remaining))
             ready = zmq_poll(items, int(wait * 1000) + (1 if wait else 0))
@@ -705,7 +705,7 @@ class BrokerRunner:
             core.decide(now, caught_up=all_read)
             if now >= self._keep_at:
                 self._keep_time()
-            if core.has_writes:
+            if core.must_commit(now):
                 self._send_deferred()  # messages that need no commit do not wait for it
                 self._commit()
                 self._send_deferred()
