@@ -170,12 +170,8 @@ def among(seqs: Sequence[int]) -> str:
 def connect(url: str, *, create: bool = False) -> Database:
     """Return the database of a URL, as libpq or SQLAlchemy writes it; it is not connected yet.
 
-    Args:
-        url: The URL.
-        create: Whether a missing file of SQLite is made.
-
-    Raises:
-        PluginError: The URL is not valid, or the driver is missing.
+    A missing file of SQLite is made if ``create`` is true. Raise `PluginError` if the URL is not
+    valid, or the driver is missing.
     """
     scheme, _, rest = url.partition("://")
     vendor = {"postgres": "postgresql", "mariadb": "mysql"}.get(scheme, scheme.partition("+")[0])

@@ -94,10 +94,8 @@ class Relay:
     def step(self) -> int:
         """Send the next rows; return how many need no further attempt.
 
-        Raises:
-            StoreError: The database failed; rows that were sent will be sent again.
-            BrokerUnavailable: Some rows have no receipt; those that have are deleted.
-            RateLimited: The same, for a broker that wants fewer messages.
+        Raise `StoreError` if the database failed, so that rows will be sent again, and
+        `BrokerUnavailable` or `RateLimited` if some have no receipt; those that have are deleted.
         """
         now = time.monotonic()
         self._full = {queue: until for queue, until in self._full.items() if until > now}
@@ -138,8 +136,7 @@ class Relay:
     def _send(self, rows: Sequence[Row]) -> Ends:
         """Submit rows, of a key each after the receipt of the one before.
 
-        Returns:
-            For each row that was tried, the error, or None for a receipt.
+        Return the error of each row that was tried, None for a receipt.
         """
         ends: Ends = {}
         end = time.monotonic() + MAX_SEND
