@@ -68,7 +68,11 @@ def options_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 def announce_worker() -> None:
     """Let the children of this worker know the name that the broker knows it by."""
-    os.environ[_WORKER] = f"{socket.gethostname()}:{os.getpid()}"
+    os.environ[_WORKER] = _process_name()
+
+
+def _process_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def from_unix(timestamp: float | None) -> datetime | None:
@@ -158,7 +162,7 @@ class _Attempt:
             self._backend.task_of(job.id, job.queue, job.headers), job.id, self._args,
             self._kwargs, status=TaskResultStatus.RUNNING, enqueued_at=from_unix(job.created),
             started_at=started, last_attempted_at=started,
-            worker_ids=[os.environ.get(_WORKER, "")] * job.attempt,
+            worker_ids=[os.environ.get(_WORKER) or _process_name()] * job.attempt,
         )  # fmt: skip
 
     def succeed(self, value: Any) -> Any:

@@ -199,6 +199,14 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, GraphTests):
         self.admitted(store, 1)
         assert (self.state(store, kept) is None) == (state is not JobState.FAILED)
 
+    def test_a_job_is_replaced_with_its_arguments(self, store: QueueStore) -> None:
+        """By another one that has its unique key."""
+        headers = f"{_HEADERS},unique:k,unique-mode:replace,keep-arguments"
+        [first] = self.admitted(store, 1, headers=headers)
+        self.commit(store, Admit([self.job(headers=headers)]))
+        row = self.find(store, first)[first.id]
+        assert (row.job.state, row.job.body) == (JobState.CANCELLED, first.body)
+
     def test_arguments_are_those_of_the_last_job_with_an_id(self, store: QueueStore) -> None:
         """An id may be used again as soon as its outcome is forgotten."""
         [first] = self.admitted(store, 1, headers=f"{_HEADERS},keep-arguments")
