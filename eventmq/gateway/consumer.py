@@ -43,9 +43,6 @@ logger = logging.getLogger(__name__)
 #: Largest number of deliveries that a broker lets a session hold.
 MAX_PREFETCH = 10_000
 
-#: Part of the prefetch that delayed answers may take up.
-_DELAYED_PART = 4
-
 #: Seconds that the thread has to end in addition to the timeout of `Consumer.close`.
 _JOIN = 2.0
 
@@ -82,21 +79,17 @@ class Delivery(NamedTuple):
 class _ConsumerSlots(SharedSlots):
     """As many slots as the consumer may hold deliveries, and nothing waits beyond them."""
 
-    _pool: _ConsumerPool
-
     @property
     def credit(self) -> WorkerCredit:
         """Total credit: the prefetch."""
         return WorkerCredit(self._pool.slots, self._pool.slots)
 
     def check_due(self) -> float:
-        """Return when delayed answers are due: no delivery waits for a slot."""
-        return self._pool.due
+        """Return infinity: no delivery waits for a slot."""
+        return float("inf")
 
     def check(self, now: float) -> Iterator[int]:
-        """Yield nothing; let the next step poll the pool if its answers are due."""
-        if self._pool.due <= now:
-            self._pool.notify()
+        """Yield nothing."""
         return iter(())
 
 
@@ -107,15 +100,8 @@ class _ConsumerPool:
     shared = True
     abandoned = 0
 
-    def __init__(
-        self, receive: Callable[[Delivery], object], prefetch: int, ack_delay: float
-    ) -> None:
+    def __init__(self, receive: Callable[[Delivery], object], prefetch: int) -> None:
         self.slots = prefetch
-        #: Monotonic time at which the answers are sent; infinity while there are none.
-        self.due = float("inf")
-        self._ack_delay = ack_delay
-        #: Number of the answers that are delayed.
-        self._delayed = 0
         self._receive = receive
         self._wakeup = Wakeup()
         self._lock = threading.Lock()
@@ -184,25 +170,14 @@ class _ConsumerPool:
                 row = OutcomeRow(
                     delivery.position, int(kind), started, run_time, content_type, result, countdown
                 )
+            first = not self._outcomes
             self._outcomes.setdefault(delivery.chunk, []).append(row)
-            due = self._due_of(kind)
-            if earlier := due < self.due:
-                self.due = due
-        if earlier:
+        if first:
             self._wakeup.set()
         return True
 
-    def _due_of(self, kind: OutcomeKind) -> float:
-        """Return when an answer has to be sent."""
-        self._delayed += 1
-        if kind != OutcomeKind.SUCCEEDED or self._delayed * _DELAYED_PART >= self.slots:
-            return 0.0
-        return time.monotonic() + self._ack_delay if self._ack_delay else 0.0
-
     def hand_back(self) -> None:
-        """Hand back all that is held, and send all answers."""
-        self.due = 0.0
-        self._wakeup.set()
+        """Hand back all that is held."""
         for delivery, _, _ in list(self._held.values()):
             self.end(delivery, OutcomeKind.HANDED_BACK)
 
@@ -236,19 +211,15 @@ class _ConsumerPool:
         """Do nothing: a cancelled delivery was given up by `interrupt`."""
 
     def poll(self) -> list[PoolEvent]:
-        """Return the answers since the last call, if they are due."""
+        """Return the answers since the last call."""
         self._wakeup.clear()
         with self._lock:
-            if time.monotonic() < self.due:
-                return []
             outcomes, self._outcomes = self._outcomes, {}
-            self.due, self._delayed = float("inf"), 0
         return [jobs_ended(0, chunk, rows, ordered=False) for chunk, rows in outcomes.items()]
 
     def stop(self, grace: float) -> None:
         """Forget what is held, which the session hands back. Idempotent."""
         with self._lock:
-            self.due = 0.0
             self._held.clear()
 
     def close(self) -> None:
@@ -270,8 +241,6 @@ class Consumer:
         queues: Names of the queues.
         prefetch: Largest number of unanswered deliveries, at most 10,000; 0 takes no new ones.
         name: Name of the session in listings, by default host and process id.
-        ack_delay: Seconds that `ack` may wait for others, which the broker then stores in one
-            commit. Every other answer, or as many as a quarter of the prefetch, are sent at once.
 
     Raises:
         SettingsError: ``prefetch`` is not allowed.
@@ -285,12 +254,11 @@ class Consumer:
         queues: Iterable[str] = (),
         prefetch: int = 1,
         name: str = "",
-        ack_delay: float = 0.0,
     ) -> None:
         settings = app.settings
         self._queues = list(dict.fromkeys(queues))
         self._prefetch = _checked(prefetch)
-        self._pool = _ConsumerPool(receive, prefetch, ack_delay)
+        self._pool = _ConsumerPool(receive, prefetch)
         self._info = SessionInfo(
             session="",
             name=name,

@@ -43,9 +43,6 @@ NO_LIMIT = 10_000
 #: Seconds in which a broker answers a ``basic_get`` from a queue that has messages.
 GET_TIMEOUT = 2.0
 
-#: Seconds that an acknowledgement waits for others: each commit of the broker delays messages.
-ACK_DELAY = 0.01
-
 #: Messages that are delivered in one iteration of an event loop.
 AT_ONCE = 100
 
@@ -201,9 +198,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             mailbox.consume(partial(self._deliver_broadcast, callback))
             return
         if self._taker is None:
-            self._taker = Consumer(
-                self._app, self._received, prefetch=self._prefetch, ack_delay=ACK_DELAY
-            )
+            self._taker = Consumer(self._app, self._received, prefetch=self._prefetch)
         self._taker.add_queue(queue)
 
     def basic_cancel(self, consumer_tag: str) -> None:

@@ -97,29 +97,6 @@ def test_no_more_than_the_prefetch_is_held(app, inbox):
     assert waiting(app) == 4
 
 
-def test_delayed_acks_are_sent_together(app, inbox):
-    """At a quarter of the prefetch, with another answer, at the end, or when they are due."""
-    jobs = [app.send_raw("orders", b"%d" % n, HEADERS) for n in range(6)]
-
-    def states():
-        return [state for _, state in app.ask("state", {"ids": [job.id for job in jobs]})]
-
-    with Consumer(app, inbox.put, queues=["orders"], prefetch=8, ack_delay=3600.0) as consumer:
-        held = take(inbox, 6)
-        assert consumer.ack(held[0])
-        assert states() == ["running"] * 6
-        assert consumer.ack(held[1])
-        until(lambda: states()[:2] == ["succeeded"] * 2, "a quarter was sent")
-        assert consumer.ack(held[2])
-        assert consumer.fail(held[3], "no stock")
-        until(lambda: states()[2:4] == ["succeeded", "failed"], "both were sent")
-        assert consumer.ack(held[4])
-    assert states()[4:] == ["succeeded", "queued"]
-    with Consumer(app, inbox.put, queues=["orders"], prefetch=8, ack_delay=0.01) as consumer:
-        assert consumer.ack(*take(inbox))
-        until(lambda: states()[5] == "succeeded", "it was due")
-
-
 def test_a_requeued_job_comes_back_at_once_and_with_a_countdown_later(app, inbox):
     app.send_raw("orders", b"0", HEADERS)
     with Consumer(app, inbox.put, queues=["orders"]) as consumer:
