@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
+from eventmq import hints
 from eventmq.client.graphs import GraphMember, empty_handle
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.execution.annotations import RESULT
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from eventmq.graph import Built, Expression
 
 __all__ = ["TaskFactory", "chain", "chord", "encode", "group", "send"]
+
+#: Default of an argument that must be given.
+_MISSING: Any = object()
 
 _NO_JOBS = "a group without members has no jobs to encode"
 
@@ -61,7 +65,7 @@ def group(*members: Any, on_failure: str = "cancel", deadline: float | None = No
 
 def chord(
     members: Group | Iterable[Any],
-    callback: Expression,
+    callback: Expression = _MISSING,
     *,
     on_failure: str = "cancel",
     deadline: float | None = None,
@@ -76,7 +80,10 @@ def chord(
 
     Raises:
         SettingsError: A member is not an expression, or an option is not allowed.
+        TypeError: There is no callback.
     """
+    if callback is _MISSING:
+        raise TypeError(hints.NO_CALLBACK)
     if not isinstance(members, Group):
         return Chord(group(members, on_failure=on_failure, deadline=deadline), callback)
     if on_failure != "cancel" or deadline is not None:

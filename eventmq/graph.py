@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from eventmq import hints
 from eventmq.errors import NotAllowed, ProtocolError, SettingsError
 from eventmq.headers import parse_headers
 
@@ -249,6 +250,20 @@ class Expression(ABC):
         if not isinstance(other, Expression):
             return NotImplemented
         return Chain((*_links(self), *_links(other)))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise `AttributeError`, with a hint for a name of Celery's API."""
+            return hints.find_attribute(self, name, hints.EXPRESSION)
+
+        def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
+            """Raise `TypeError`: Celery's chains, groups and chords are submitted by a call."""
+            raise TypeError(hints.CALLED)
+
+        def __ror__(self, other: object) -> Any:
+            """Raise `TypeError` for ``other | self`` whose other side is not an expression."""
+            raise TypeError(f"{other!r:.80} cannot be followed by {self!r:.80}: {hints.MIXED}")
 
     def on_error(self, *handlers: Signature) -> Self:
         """Return a copy with error callbacks, which run once if any job of the expression fails.

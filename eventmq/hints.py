@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["APP", "CALL_OPTIONS", "JOB", "SETTINGS", "TASK", "TASK_OPTIONS", "find_attribute"]
+__all__ = [
+    "APP", "CALLED", "CALL_OPTIONS", "EXPRESSION", "GROUP", "JOB", "MIXED", "NO_CALLBACK",
+    "SETTINGS", "TASK", "TASK_OPTIONS", "find_attribute",
+]  # fmt: skip
 
 _RETRY = "raise Retry(countdown=5) retries the job"
 _BACKOFF = "write retry_policy=exponential(base=2, cap=300)"
@@ -21,6 +24,17 @@ _ROUTES = 'it is called routes, as in routes={"shop.mail.*": "mail"}'
 _DEFAULTS = 'write task_defaults={"timeout": 60} for all tasks, or options of each task'
 _SETTINGS = "settings are arguments of EventMQ(...) or stand in eventmq.toml; app.settings has them"
 _RESULT = "app.job(job_id) is the handle of a job"
+_GRAPH = (
+    "the handle that delay() of a chain, group or chord returned has graph(); "
+    "eventmq job ID --tree shows the jobs of a graph"
+)
+_CELERYS = (
+    "this is a call of EventMQ; in a chain, group or chord of Celery a task that has moved is "
+    "written as app.signature(name, args=(1, 2)) of Celery's app"
+)
+_OPTIONS = "write task.options(countdown=5).s(1, 2)"
+_ON_ERROR = "write .on_error(handler.s(...))"
+_SUBMIT = "write .delay()"
 _EAGER = "use eventmq.testing in tests, or call the function itself"
 _RECONNECT = "clients and workers reconnect automatically: leave it out"
 
@@ -89,10 +103,11 @@ TASK: Mapping[str, str] = {
 
 #: Attributes of the handle of a job.
 JOB: Mapping[str, str] = {
-    "children": "app.job(id).graph() and eventmq job ID --tree show the jobs of a graph",
+    "children": _GRAPH,
     "failed": 'write job.state == "failed"',
     "forget": "results are removed when result_ttl has passed",
-    "parent": "app.job(id).graph() and eventmq job ID --tree show the jobs of a graph",
+    "graph": _GRAPH,
+    "parent": _GRAPH,
     "result": "write job.get()",
     "revoke": "write job.cancel()",
     "status": "write job.state",
@@ -100,6 +115,49 @@ JOB: Mapping[str, str] = {
     "traceback": "JobFailed, which job.get() raises, has remote_traceback",
     "wait": "write job.get()",
 }
+
+#: Attributes of a signature, chain, group or chord.
+EXPRESSION: Mapping[str, str] = {
+    "app": _CELERYS,
+    "apply": f"{_SUBMIT}; {_EAGER}",
+    "apply_async": f"{_SUBMIT}; for options of a call, {_OPTIONS}",
+    "clone": _CELERYS,
+    "freeze": _CELERYS,
+    "id": "delay() returns the handle, which has the id",
+    "link": "write chain(first.s(...), second.s(...))",
+    "link_error": _ON_ERROR,
+    "on_failure": _ON_ERROR,
+    "set": _OPTIONS,
+    "skew": _OPTIONS,
+    "stamp": "write task.options(headers={...}).s(1, 2)",
+    "type": _CELERYS,
+}
+
+#: Attributes of the handle of a group.
+GROUP: Mapping[str, str] = {
+    "children": "write group.jobs",
+    "completed_count": "write sum(job.ready() for job in group)",
+    "failed": 'write any(job.state == "failed" for job in group)',
+    "forget": "results are removed when result_ttl has passed",
+    "iterate": "write app.as_completed(group.jobs)",
+    "join": "write group.get()",
+    "join_native": "write group.get()",
+    "parent": "write group.graph()",
+    "restore": "make handles of the ids that you kept: app.job(job_id)",
+    "results": "write group.jobs",
+    "revoke": "write group.cancel()",
+    "save": "keep the ids of group.jobs",
+    "waiting": "write not group.ready()",
+}
+
+#: A call of one of these.
+CALLED = "a signature, chain, group or chord cannot be called: write .delay()"
+
+#: ``|`` between a call of Celery and one of EventMQ.
+MIXED = _CELERYS
+
+#: A chord without a callback.
+NO_CALLBACK = "a chord has a callback: write chord(members, callback).delay()"
 
 #: Settings, and arguments of an app.
 SETTINGS: Mapping[str, str] = {

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from eventmq import hints
 from eventmq.client.handle import DEFAULT, Job
 from eventmq.client.templates import EncodedJob, Template
 from eventmq.client.waiting import Completed
@@ -117,6 +118,12 @@ class JobGroup:
 
     def __repr__(self) -> str:
         return f"<JobGroup {self.id} of {len(self.jobs)}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise `AttributeError`, with a hint for a name of Celery's API."""
+            return hints.find_attribute(self, name, hints.GROUP)
 
     def __len__(self) -> int:
         return len(self.jobs)

@@ -15,19 +15,25 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq import BrokerUnavailable, EventMQError, JobCancelled, SerializationError
+from eventmq import (
+    BrokerUnavailable,
+    EventMQError,
+    JobCancelled,
+    JobNotFound,
+    SerializationError,
+)
 from eventmq.errors import PluginError
-from eventmq.sdk import read_options
+from eventmq.sdk import parse_headers, read_options
 from eventmq_contrib.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from eventmq import EventMQ
+    from eventmq import EventMQ, Job
     from eventmq.sdk import Envelope, JobContext, PluginContext
 
 __all__ = [
-    "Bridge", "MessageReader", "declare_reports", "make_bridge", "make_serializer",
+    "Bridge", "MessageReader", "declare_reports", "find_job", "make_bridge", "make_serializer",
     "report_failure", "report_success",
 ]  # fmt: skip
 
@@ -41,6 +47,9 @@ RETRIES = 20
 
 #: Attempts to submit a job while the broker is away, each as long as ``submit_timeout``.
 ATTEMPTS = 20
+
+#: Rows of a page of a listing.
+PAGE = 1000
 
 #: Header of a job with the id of its task in Celery.
 HEADER = "celery-id"
@@ -132,13 +141,8 @@ class Bridge:
                     if attempt == ATTEMPTS - 1:
                         raise
         except (EventMQError, TypeError) as error:
-            kind = type(error)
-            described = {
-                "state": "cancelled" if isinstance(error, JobCancelled) else "failed",
-                "type": f"{kind.__module__}.{kind.__qualname__}", "message": str(error),
-                "traceback": "",
-            }  # fmt: skip
-            report_failure(_load(self._path), described, message.request)
+            state = "cancelled" if isinstance(error, JobCancelled) else "failed"
+            report_failure(_load(self._path), error, message.request, state=state)
             raise
 
 
@@ -175,7 +179,27 @@ def declare_reports(app: EventMQ) -> None:
 
     @app.task(name=FAILED)
     def failed(error: dict[str, str], request: dict[str, Any]) -> None:
-        report_failure(_load(path), error, request)
+        celery = _load(path)
+        exception = _exception(app, error)
+        state, traceback = error["state"], error["traceback"]
+        report_failure(celery, exception, request, state=state, traceback=traceback)
+
+
+def _exception(app: EventMQ, error: Mapping[str, str]) -> Exception:
+    """Return the exception of a job, rebuilt, or else one with its name and message."""
+    from celery.utils.serialization import create_exception_cls
+
+    try:
+        if error["state"] == "failed":
+            app.job(error["id"]).get(timeout=0)
+    except BrokerUnavailable:
+        raise  # the report is retried
+    except EventMQError as failure:
+        if isinstance(failure.__cause__, Exception):
+            return failure.__cause__
+    module, _, name = error["type"].rpartition(".")
+    kind: type[Exception] = create_exception_cls(name or error["state"], module)
+    return kind(error["message"])
 
 
 def report_success(celery: Any, result: Any, request: Mapping[str, Any]) -> None:
@@ -196,28 +220,56 @@ def report_success(celery: Any, result: Any, request: Mapping[str, Any]) -> None
         raise outcome.retval.exception  # it could not be reported
 
 
-def report_failure(celery: Any, error: Mapping[str, str], request: Mapping[str, Any]) -> None:
+def report_failure(
+    celery: Any, error: Exception, request: Mapping[str, Any], *, state: str, traceback: str = ""
+) -> None:
     """Store the failure of a task, and send what follows it.
 
     Args:
         celery: The app of Celery.
-        error: State, type, message and traceback.
+        error: The exception.
         request: As for `report_success`.
+        state: State of the job.
+        traceback: The traceback as text.
     """
     from celery.app.task import Context
 
-    context, stored = Context(request), not request.get("ignore_result")
-    if error["state"] in {"cancelled", "expired"}:
+    context = Context({"delivery_info": {}, **request})  # errbacks called by name read it
+    stored = not request.get("ignore_result")
+    if state in {"cancelled", "expired"}:
         celery.backend.mark_as_revoked(
-            request["id"], error["message"] or error["state"], request=context, store_result=stored
+            request["id"], str(error) or state, request=context, store_result=stored
         )
         return
-    module, _, name = error["type"].rpartition(".")
-    described = {"exc_type": name, "exc_module": module, "exc_message": [error["message"]]}
-    exception = celery.backend.exception_to_python(described)
     celery.backend.mark_as_failure(
-        request["id"], exception, error["traceback"], request=context, store_result=stored
+        request["id"], error, traceback, request=context, store_result=stored
     )
+
+
+def find_job(app: EventMQ, celery_id: str) -> Job[Any]:
+    """Return the job of a call from Celery, whose ``cancel()`` is then a revoke for Celery.
+
+    The jobs of the broker are searched, the newest first; only admins and viewers may list those of
+    other owners.
+
+    Args:
+        app: The app of EventMQ.
+        celery_id: Id of the task in Celery, as in ``AsyncResult``.
+
+    Raises:
+        JobNotFound: There is none, or no worker has read Celery's message yet.
+        BrokerUnavailable: There was no answer within ``submit_timeout``.
+        NotAllowed: The key of the app may not list jobs.
+    """
+    cursor = ""
+    while True:
+        page = app.ask("jobs", {"cursor": cursor, "limit": PAGE})
+        for row in page["jobs"]:
+            if (HEADER, celery_id) in parse_headers(row["headers"]).extra:
+                return app.job(row["id"])
+        cursor = page["cursor"]
+        if not cursor:
+            raise JobNotFound(celery_id)
 
 
 def _load(path: str) -> Any:

@@ -64,6 +64,11 @@ _REFUSED: Mapping[str, str] = {
     "routing_key": _QUEUE,
 }  # fmt: skip
 
+_UNKNOWN = (
+    "Celery makes it an attribute of the task, which a task of EventMQ does not have: leave it "
+    "out, or declare the task with eventmq.shared_task if it is an option of EventMQ"
+)
+
 #: Other options that only weaken: a warning says what happens instead.
 _WARNED: Mapping[str, str] = {
     "compression": "arguments are not compressed",
@@ -147,7 +152,7 @@ def read_options(task: str, explicit: Mapping[str, Any]) -> tuple[dict[str, Any]
         elif name in _NEEDLESS and value in _NEEDLESS[name]:
             continue
         elif name in _WARNED:
-            _warn(task, name, value, _WARNED[name])
+            _warn(task, name, value, f"is not honoured: {_WARNED[name]}")
         elif name == "serializer":
             options[name] = _serializer(task, value)
         elif name == "expires":
@@ -158,7 +163,7 @@ def read_options(task: str, explicit: Mapping[str, Any]) -> tuple[dict[str, Any]
             options[name] = _rate(task, value)
         else:
             nearest = difflib.get_close_matches(name, _KNOWN, 1)
-            guess = f"did you mean {nearest[0]!r}?" if nearest else "Celery has no such option"
+            guess = f"did you mean {nearest[0]!r}?" if nearest else _UNKNOWN
             _refuse(task, name, value, _REFUSED.get(name, guess))
     given: dict[str, Any] = {
         name: explicit[name]
@@ -183,7 +188,7 @@ def check_exceptions(task: str, function: Callable[..., Any]) -> None:
         right = _FOREIGN.get(getattr(value, "__name__", ""))
         if right and module in {"celery.exceptions", "billiard.exceptions"}:
             raise SettingsError(
-                f"task {task} uses {name} of {module}, which is never raised here: use {right}"
+                f"task {task} uses {name} of Celery, which is never raised here: use {right}"
             )
 
 
@@ -199,12 +204,12 @@ def _rate(task: str, value: object) -> str | None:
         return None
     if isinstance(value, float) and not value.is_integer():
         _refuse(task, "rate_limit", value, 'write a count and a time, such as "1/2s"')
-    _warn(task, "rate_limit", value, "it holds for all workers together, not for each of them")
+    _warn(task, "rate_limit", value, "holds for all workers together; with Celery for each of them")
     return f"{value:g}/s" if isinstance(value, int | float) else str(value)
 
 
 def _warn(task: str, name: str, value: object, text: str) -> None:
-    warnings.warn(f"task {task}: {name}={value!r} is not honoured: {text}", stacklevel=5)
+    warnings.warn(f"task {task}: {name}={value!r} {text}", stacklevel=5)
 
 
 def _refuse(task: str, name: str, value: object, right: str) -> None:

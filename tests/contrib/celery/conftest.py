@@ -41,6 +41,17 @@ def note(*args):
 
 
 @app.task
+def errback(request, exc, traceback):
+    with open(os.environ["RECORD"], "a") as file:
+        file.write(f"{exc!r} {request.id} {request.task}\\n")
+
+
+@app.task
+def errback_of_id(task_id):
+    note("failed", task_id)
+
+
+@app.task
 def call_new(a, b):
     return app.send_task("shop.add", (a, b)).id
 """
@@ -64,6 +75,12 @@ class NoStock(Exception):
     pass
 
 
+class CardRefused(Exception):
+    def __init__(self, card, code):
+        super().__init__(card, code)
+        self.code = code
+
+
 @shared_task
 def add(a, b):
     return a + b
@@ -79,6 +96,17 @@ def retried(self, name):
 @shared_task(autoretry_for=(NoStock,), retry_kwargs={"max_retries": 1, "countdown": 0.05})
 def fail(name):
     raise NoStock(name)
+
+
+@shared_task
+def refuse(key):
+    raise KeyError(key) if key else CardRefused("4111", 51)
+
+
+@shared_task
+def errback(task_id):
+    with open(os.environ["RECORD"], "a") as file:
+        file.write(f"moved {task_id}\\n")
 
 
 @shared_task(time_limit=1)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from contextlib import suppress
+from types import ModuleType
 
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import TaskRevokedError
 
+from eventmq import JobNotFound
+from eventmq_contrib.celery import find_job
 from tests.support.system import DEADLINE, until
 
 
@@ -18,6 +23,12 @@ def call(old, name, *args, **options):
 
 def sign(old, name, *args, **options):
     return old.signature(name, args=args, app=old, **options)
+
+
+class CardRefused(Exception):
+    def __init__(self, card, code):
+        super().__init__(card, code)
+        self.code = code
 
 
 def test_a_celery_client_calls_a_task_of_eventmq(old, workers):
@@ -39,6 +50,31 @@ def test_options_of_the_task_hold_for_a_celery_client(old, workers):
     hanging = call(old, "shop.hang")
     with pytest.raises(Exception, match="timeout"):
         hanging.get(timeout=DEADLINE)
+
+
+def test_an_exception_keeps_its_class_and_arguments(old, workers, monkeypatch):
+    with pytest.raises(KeyError) as caught:
+        call(old, "shop.refuse", "k").get(timeout=DEADLINE)
+    assert caught.value.args == ("k",)
+    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))  # the client has imported it
+    sys.modules["shop"].CardRefused = CardRefused
+    with pytest.raises(CardRefused) as refused:
+        call(old, "shop.refuse", None).get(timeout=DEADLINE)
+    assert (refused.value.args, refused.value.code) == (("4111", 51), 51)
+
+
+def test_errbacks_of_celery(old, workers, system):
+    """One with three arguments, one with an id, and one that has moved."""
+    errbacks = [sign(old, name) for name in ("old.errback", "old.errback_of_id", "shop.errback")]
+    result = call(old, "shop.fail", f"errback {workers}", link_error=errbacks)
+    with pytest.raises(Exception, match="errback"):
+        result.get(timeout=DEADLINE)
+    texts = [
+        f"NoStock('errback {workers}') {result.id} shop.fail\n", f"('failed', '{result.id}')\n",
+        f"moved {result.id}\n",
+    ]  # fmt: skip
+    system.record.touch()
+    until(lambda: all(text in system.record.read_text() for text in texts), "all ran")
 
 
 def test_wrong_arguments_come_back_as_an_error(old, new, workers):
@@ -68,16 +104,15 @@ def test_links_of_celery(old, workers, system):
 
 def test_a_cancelled_job_is_a_revoked_task(old, new, workers):
     result = call(old, "shop.wait")
-    until(lambda: running(new), "it runs")
-    new.cancel(running(new)[0])
+    until(lambda: state_of(new, result.id) == "running", "it runs")
+    find_job(new, result.id).cancel()
     with pytest.raises(TaskRevokedError):
         result.get(timeout=DEADLINE)
 
 
-def running(new):
-    rows = new.ask("jobs", {"queue": "new", "state": "running"})["jobs"]
-    ids = [row["id"] for row in rows if row["task"] == "shop.wait"]
-    return [each for each in ids if "celery-id" in new.job(each).info()["headers"]]
+def state_of(new, celery_id):
+    with suppress(JobNotFound):
+        return find_job(new, celery_id).state
 
 
 def test_a_task_without_result_runs_and_stores_none(old, workers):

@@ -48,7 +48,8 @@ REFUSED = {
     "reject_on_worker_lost": (False, "guarantee=False"),
     "retry_kwargs": ({"queue": "mail"}, "countdown and max_retries"),
     "serializer": ("pickle", "msgpack"),
-    "zzz": (1, "no such option"),
+    "unique": ("user:{to}", r"eventmq\.shared_task"),
+    "zzz": (1, "attribute of the task"),
 }
 
 
@@ -211,7 +212,7 @@ def test_ignore_and_reject_of_celery(app):
 
 
 def test_a_soft_limit_of_celery_would_never_come():
-    with pytest.raises(SettingsError, match=r"eventmq\.SoftTimeLimitExceeded"):
+    with pytest.raises(SettingsError, match=r"of Celery, .* eventmq\.SoftTimeLimitExceeded"):
 
         @shared_task(name="options.soft")
         def soft():

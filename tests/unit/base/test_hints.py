@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eventmq import EventMQ, Job, hints, shared_task
+from eventmq import EventMQ, Job, JobGroup, Signature, chain, chord, group, hints, shared_task
 from eventmq.client.handle import JobOrigin
 from eventmq.errors import SettingsError
 from eventmq.settings.record import FIELDS
@@ -63,8 +63,15 @@ def test_a_setting_in_celerys_word_says_ours(word: str) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "words"),
-    [(app, hints.APP), (add, hints.TASK), (job(), hints.JOB)],
-    ids=["app", "task", "job"],
+    [
+        (app, hints.APP),
+        (add, hints.TASK),
+        (job(), hints.JOB),
+        (add.s(1, 2), hints.EXPRESSION),
+        (chord([add.s(1, 2)], add.s(3)), hints.EXPRESSION),
+        (JobGroup([], []), hints.GROUP),
+    ],
+    ids=["app", "task", "job", "signature", "chord", "group"],
 )
 def test_an_attribute_in_celerys_word_says_ours(owner: Any, words: dict[str, str]) -> None:
     kind = type(owner).__name__
@@ -83,7 +90,10 @@ def test_what_is_there_is_no_word_of_celerys_only() -> None:
     assert hints.TASK_OPTIONS.keys().isdisjoint(field.name for field in fields(TaskOptions))
     assert hints.CALL_OPTIONS.keys().isdisjoint(field.name for field in fields(CallOptions))
     assert hints.SETTINGS.keys().isdisjoint(FIELDS)
-    for kind, words in ((EventMQ, hints.APP), (Task, hints.TASK), (Job, hints.JOB)):
+    for kind, words in (
+        (EventMQ, hints.APP), (Task, hints.TASK), (Job, hints.JOB),
+        (Signature, hints.EXPRESSION), (JobGroup, hints.GROUP),
+    ):  # fmt: skip
         assert [] == [word for word in words if hasattr(kind, word)]
 
 
@@ -96,13 +106,31 @@ def test_what_hints_name_is_there() -> None:
     }
     known = {field.name for kind in (TaskOptions, CallOptions) for field in fields(kind)}
     assert named <= known | FIELDS.keys()
-    for text in (*hints.APP.values(), *hints.TASK.values(), *hints.JOB.values()):
+    for text in (
+        *hints.APP.values(), *hints.TASK.values(), *hints.JOB.values(), *hints.GROUP.values(),
+        *hints.EXPRESSION.values(),
+    ):  # fmt: skip
         for name in re.findall(r"\bapp\.(\w+)", text):
             assert hasattr(EventMQ, name), text
         for name in re.findall(r"write task\.(\w+)", text):
             assert hasattr(Task, name), text
         for name in re.findall(r"write job\.(\w+)", text):
             assert hasattr(Job, name), text
+        for name in re.findall(r"\bgroup\.(\w+)", text):
+            assert hasattr(JobGroup, name), text
+
+
+def test_a_canvas_is_submitted_by_delay() -> None:
+    for canvas in (chain(add.s(1, 2), add.s(3)), group(add.s(1, 2)), add.s(1, 2)):
+        with pytest.raises(TypeError, match=r"write \.delay\(\)"):
+            canvas()  # type: ignore[operator]
+    with pytest.raises(TypeError, match=r"write chord\(members, callback\)"):
+        chord([add.s(1, 2)])(add.s(3))  # type: ignore[operator]
+
+
+def test_a_call_of_celery_before_one_of_eventmq_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"app\.signature\(name, args="):
+        object() | add.s(3)  # type: ignore[operator]
 
 
 def test_an_error_of_a_property_is_not_taken_for_a_missing_attribute() -> None:
@@ -117,3 +145,5 @@ def test_an_error_of_a_property_is_not_taken_for_a_missing_attribute() -> None:
 
 def test_a_task_can_still_be_copied() -> None:
     assert copy.copy(add) is add
+    call = add.s(1, 2)
+    assert copy.copy(call) == call
