@@ -12,44 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq import hookimpl
 from eventmq.errors import SettingsError
+from eventmq_contrib.outbox.database import DDL, TABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import click
 
 __all__ = ["DDL", "TABLE", "adelay", "asend", "delay", "eventmq_add_commands", "send"]
 
-#: Name of the table, and of the channel on which PostgreSQL announces rows at their commit.
-TABLE = "eventmq_outbox"
-
-#: Columns that a writer fills. ``headers`` is text as on the wire, ``created`` Unix time. A relay
-#: fills ``sends``, how often the row may have been sent, ``sent``, when that was first, and
-#: ``error``, why it keeps the row.
+#: Columns that a writer fills. ``headers`` is text as on the wire, ``created`` Unix time.
 _COLUMNS = ("job_id", "queue", "headers", "body", "ordering_key", "created")
-
-_TABLE = f"""CREATE TABLE IF NOT EXISTS {TABLE} (
-    seq %s, job_id VARCHAR(255) NOT NULL, queue VARCHAR(255) NOT NULL, headers %s NOT NULL,
-    body %s NOT NULL, ordering_key VARCHAR(255) NOT NULL DEFAULT '',
-    created DOUBLE PRECISION NOT NULL, sends INTEGER NOT NULL DEFAULT 0, sent DOUBLE PRECISION,
-    error VARCHAR(1000) NOT NULL DEFAULT '' %s"""
-
-_INDEX = f"""CREATE INDEX IF NOT EXISTS {TABLE}_key ON {TABLE} (ordering_key, seq)
-    WHERE ordering_key <> ''"""
-
-#: Kind of database, as in the attribute ``vendor`` of Django's connections -> the statements that
-#: make the table and its index. They do nothing where these exist.
-DDL: Mapping[str, tuple[str, ...]] = {
-    "postgresql": (_TABLE % (
-        "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "TEXT", "BYTEA",
-        ") WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000)",
-    ), _INDEX),
-    "sqlite": (_TABLE % ("INTEGER PRIMARY KEY AUTOINCREMENT", "TEXT", "BLOB", ")"), _INDEX),
-    "mysql": (_TABLE % (
-        "BIGINT AUTO_INCREMENT PRIMARY KEY", "MEDIUMTEXT", "LONGBLOB",
-        f", KEY {TABLE}_key (ordering_key, seq)) ENGINE = InnoDB COLLATE = utf8mb4_bin",
-    ),),
-}  # fmt: skip
 
 #: Library -> the kind of its databases, "" for several, and its placeholder for a column.
 _LIBRARIES = {

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eventmq import cli
-from eventmq_contrib.outbox import DDL, TABLE
-from eventmq_contrib.outbox.database import NEW, among, connect
+from eventmq_contrib.outbox.database import DDL, NEW, TABLE, among, connect
 from eventmq_contrib.outbox.relay import Relay
 
 if TYPE_CHECKING:

@@ -1,9 +1,8 @@
-"""Databases with an outbox table, as the relay and the commands use them."""
+"""The outbox table, and databases with it, as the relay and the commands use them."""
 
 from __future__ import annotations
 
 import re
-import sqlite3
 import time
 from contextlib import suppress
 from functools import partial
@@ -13,12 +12,39 @@ from urllib.parse import quote, unquote
 
 from eventmq.errors import PluginError, StoreError
 from eventmq_contrib.extras import need
-from eventmq_contrib.outbox import TABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["NEW", "Database", "Row", "among", "connect"]
+__all__ = ["DDL", "NEW", "TABLE", "Database", "Row", "among", "connect"]
+
+#: Name of the table, and of the channel on which PostgreSQL announces rows at their commit.
+TABLE = "eventmq_outbox"
+
+#: A relay fills ``sends``, how often a row may have been sent, ``sent``, when that was first, and
+#: ``error``, why it keeps the row.
+_TABLE = f"""CREATE TABLE IF NOT EXISTS {TABLE} (
+    seq %s, job_id VARCHAR(255) NOT NULL, queue VARCHAR(255) NOT NULL, headers %s NOT NULL,
+    body %s NOT NULL, ordering_key VARCHAR(255) NOT NULL DEFAULT '',
+    created DOUBLE PRECISION NOT NULL, sends INTEGER NOT NULL DEFAULT 0, sent DOUBLE PRECISION,
+    error VARCHAR(1000) NOT NULL DEFAULT '' %s"""
+
+_INDEX = f"""CREATE INDEX IF NOT EXISTS {TABLE}_key ON {TABLE} (ordering_key, seq)
+    WHERE ordering_key <> ''"""
+
+#: Kind of database, as in the attribute ``vendor`` of Django's connections -> the statements that
+#: make the table and its index. They do nothing where these exist.
+DDL: Mapping[str, tuple[str, ...]] = {
+    "postgresql": (_TABLE % (
+        "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "TEXT", "BYTEA",
+        ") WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000)",
+    ), _INDEX),
+    "sqlite": (_TABLE % ("INTEGER PRIMARY KEY AUTOINCREMENT", "TEXT", "BLOB", ")"), _INDEX),
+    "mysql": (_TABLE % (
+        "BIGINT AUTO_INCREMENT PRIMARY KEY", "MEDIUMTEXT", "LONGBLOB",
+        f", KEY {TABLE}_key (ordering_key, seq)) ENGINE = InnoDB COLLATE = utf8mb4_bin",
+    ),),
+}  # fmt: skip
 
 #: Bytes of bodies that are read at a time, unless one body alone has more.
 BYTES = 8 * 1024 * 1024
@@ -200,6 +226,8 @@ def connect(url: str, *, create: bool = False) -> Database:
         return Database(vendor, shown, open_, pymysql.MySQLError)
     path = rest.partition("?")[0][1:]
     if vendor == "sqlite" and path and rest.startswith("/"):
+        import sqlite3
+
         uri = f"file:{quote(path)}?mode={'rwc' if create else 'rw'}"
         file = partial(sqlite3.connect, uri, uri=True, timeout=10.0, isolation_level=None)
         return Database(vendor, f"sqlite:///{path}", file, sqlite3.Error)
