@@ -158,6 +158,8 @@ def _graph(app: EventMQ, job: JobContext, message: _Message) -> Any:
     chosen = {name: value for name, value in options.items() if value is not None}
     call = task.options(**chosen).s(*message.args, **message.kwargs)
     more: Any = {"queue": job.queue, "retries": RETRIES, "ignore_result": True}
+    if request.get("ignore_result") is None:  # the call does not say
+        request["ignore_result"] = task.declared.ignore_result
     failed, succeeded = (app.signature(name, request, options=more) for name in (FAILED, SUCCEEDED))
     return call.on_error(failed) | succeeded
 

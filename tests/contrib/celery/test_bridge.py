@@ -69,12 +69,10 @@ def test_errbacks_of_celery(old, workers, system):
     result = call(old, "shop.fail", f"errback {workers}", link_error=errbacks)
     with pytest.raises(Exception, match="errback"):
         result.get(timeout=DEADLINE)
-    texts = [
-        f"NoStock('errback {workers}') {result.id} shop.fail\n", f"('failed', '{result.id}')\n",
-        f"moved {result.id}\n",
-    ]  # fmt: skip
-    system.record.touch()
-    until(lambda: all(text in system.record.read_text() for text in texts), "all ran")
+    recorded(
+        system, f"NoStock('errback {workers}') {result.id} shop.fail\n",
+        f"('failed', '{result.id}')\n", f"moved {result.id}\n",
+    )  # fmt: skip
 
 
 def test_wrong_arguments_come_back_as_an_error(old, new, workers):
@@ -98,8 +96,18 @@ def test_a_task_of_eventmq_in_a_canvas_of_celery(old, workers):
 def test_links_of_celery(old, workers, system):
     result = call(old, "shop.add", 1, 2, link=sign(old, "old.note", f"link {workers}"))
     result.get(timeout=DEADLINE)
-    text = f"(3, 'link {workers}')"
-    until(lambda: system.record.exists() and text in system.record.read_text(), "the link ran")
+    recorded(system, f"(3, 'link {workers}')")
+
+
+def test_a_task_that_ignores_its_result_stores_none(old, workers, system):
+    result = call(old, "shop.quiet", link=sign(old, "old.note", f"quiet {workers}"))
+    recorded(system, f"quiet {workers}")
+    assert result.state == "PENDING"
+
+
+def recorded(system, *texts):
+    system.record.touch()
+    until(lambda: all(text in system.record.read_text() for text in texts), f"{texts} ran")
 
 
 def test_a_cancelled_job_is_a_revoked_task(old, new, workers):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.page_files import ROOT, write_files
+from tests.support.page_files import ROOT, run_pytest, write_files
 from tests.support.system import DEADLINE
 
 PAGE = "howto/migrate/coming-from-celery.rst"
@@ -27,6 +27,12 @@ def run(folder, name):
 def test_a_program_on_the_page_runs(tmp_path, name):
     write_files(PAGE, tmp_path)
     run(tmp_path, name)
+
+
+def test_tests_while_both_run(tmp_path):
+    write_files(PAGE, tmp_path)
+    ran = run_pytest(tmp_path, "test_moved.py")
+    assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
 def test_both_run_for_a_while(tmp_path, system):
