@@ -80,16 +80,15 @@ class Records:
             False, and changes nothing, if ``final`` returned True for the value that the key has.
         """
         nonce, job = self._encode(key, value, ttl)
-        before = self._app.begin_ask("state", {"ids": [f"{key}~1"]})  # in the same round trip
+        answer = self._begin_read(f"{key}~1")  # in the same round trip
         self._store(f"{key}~1", job)  # most keys are set once: try that first
-        if not before()[0][1]:
+        record = self._record(f"{key}~1", answer)
+        if record is None or record.nonce == nonce:
             return True
         number, kept = self._last(key)
-        (record,) = self._read([f"{key}~{number}"]) if kept else [None]
-        if record is not None and record.value is not None:
-            if record.nonce == nonce:
-                return True
-            if final is not None and final(record.value):
+        if kept and final is not None:
+            (record,) = self._read([f"{key}~{number}"])
+            if record is not None and record.value is not None and final(record.value):
                 return False
         self._store(f"{key}~{number + 1}", job)
         return True
@@ -182,9 +181,11 @@ class Records:
 
     def _read(self, ids: Iterable[str]) -> list[_Record | None]:
         """Return what was stored under ids, None where nothing was."""
-        begin = self._app.begin_ask
-        answers = [(job_id, begin("info", {"id": job_id, "args": True})) for job_id in ids]
+        answers = [(job_id, self._begin_read(job_id)) for job_id in ids]
         return [self._record(job_id, answer) for job_id, answer in answers]
+
+    def _begin_read(self, job_id: str) -> Callable[[], Any]:
+        return self._app.begin_ask("info", {"id": job_id, "args": True})
 
     def _record(self, job_id: str, answer: Callable[[], Any]) -> _Record | None:
         try:
