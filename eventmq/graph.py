@@ -248,7 +248,7 @@ class Expression(ABC):
     def __or__(self, other: object) -> Chain:
         """Return the chain of both: ``a.s() | b.s()``."""
         if not isinstance(other, Expression):
-            return NotImplemented
+            raise TypeError(f"{self!r:.80} cannot be followed by {other!r:.80}: {hints.MIXED}")
         return Chain((*_links(self), *_links(other)))
 
     if not TYPE_CHECKING:
@@ -362,6 +362,10 @@ class Signature(Expression):
     immutable: bool = False
     handlers: tuple[Signature, ...] = ()
     origin: Any = field(default=None, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        # Celery's chords look their members up by hash.
+        raise TypeError(f"a signature has no hash; {hints.MIXED}")
 
     def parts(self) -> tuple[Expression, ...]:
         """Return no parts, as a signature has none."""

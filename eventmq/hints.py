@@ -29,12 +29,13 @@ _GRAPH = (
     "eventmq job ID --tree shows the jobs of a graph"
 )
 _CELERYS = (
-    "this is a call of EventMQ; in a chain, group or chord of Celery a task that has moved is "
-    "written as app.signature(name, args=(1, 2)) of Celery's app"
+    "the calls in a chain, group or chord are all EventMQ's or all Celery's; in Celery's, a task "
+    "that has moved is app.signature(name, args=(1, 2)) of Celery's app"
 )
 _OPTIONS = "write task.options(countdown=5).s(1, 2)"
 _ON_ERROR = "write .on_error(handler.s(...))"
 _SUBMIT = "write .delay()"
+_INFO = "job.info() has it"
 _EAGER = "use eventmq.testing in tests, or call the function itself"
 _RECONNECT = "clients and workers reconnect automatically: leave it out"
 
@@ -103,17 +104,24 @@ TASK: Mapping[str, str] = {
 
 #: Attributes of the handle of a job.
 JOB: Mapping[str, str] = {
+    "args": "job.info(args=True) has it",
     "children": _GRAPH,
+    "date_done": "write job.info()['finished']",
     "failed": 'write job.state == "failed"',
     "forget": "results are removed when result_ttl has passed",
     "graph": _GRAPH,
+    "kwargs": "job.info(args=True) has it",
+    "name": "write job.info()['task']",
     "parent": _GRAPH,
+    "queue": _INFO,
     "result": "write job.get()",
+    "retries": "write job.info()['attempt'] - 1",
     "revoke": "write job.cancel()",
     "status": "write job.state",
     "task_id": "write job.id",
     "traceback": "JobFailed, which job.get() raises, has remote_traceback",
     "wait": "write job.get()",
+    "worker": _INFO,
 }
 
 #: Attributes of a signature, chain, group or chord.
@@ -153,7 +161,7 @@ GROUP: Mapping[str, str] = {
 #: A call of one of these.
 CALLED = "a signature, chain, group or chord cannot be called: write .delay()"
 
-#: ``|`` between a call of Celery and one of EventMQ.
+#: ``|`` and the like between a call of Celery and one of EventMQ.
 MIXED = _CELERYS
 
 #: A chord without a callback.

@@ -131,6 +131,10 @@ def test_a_canvas_is_submitted_by_delay() -> None:
 def test_a_call_of_celery_before_one_of_eventmq_says_what_to_write() -> None:
     with pytest.raises(TypeError, match=r"app\.signature\(name, args="):
         object() | add.s(3)  # type: ignore[operator]
+    with pytest.raises(TypeError, match=r"app\.signature\(name, args="):
+        add.s(3) | object()
+    with pytest.raises(TypeError, match=r"app\.signature\(name, args="):
+        hash(add.s(3))
 
 
 def test_an_error_of_a_property_is_not_taken_for_a_missing_attribute() -> None:
