@@ -32,7 +32,8 @@ def test_a_program_on_the_page_runs(tmp_path, name):
 def test_tests_while_both_run(tmp_path):
     write_files(PAGE, tmp_path)
     ran = run_pytest(tmp_path, "test_moved.py")
-    assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "2 passed" in ran.stdout
 
 
 def test_both_run_for_a_while(tmp_path, system):
