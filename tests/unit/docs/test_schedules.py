@@ -43,9 +43,16 @@ def test_the_code_declares_what_the_page_says(shop):
     assert "mail" == found["nightly report"].queue
 
 
-def test_the_program_does_what_the_page_says(shop, capsys):
+def test_a_job_that_runs_later_waits_and_can_be_cancelled(shop):
     names: dict[str, object] = {}
     exec(compile(blocks("python")[1], "schedules.rst", "exec"), names)
+    due = names["day"].info()["due"]
+    assert names["tomorrow"].timestamp() == pytest.approx(due, abs=1)
+
+
+def test_the_program_does_what_the_page_says(shop, capsys):
+    names: dict[str, object] = {}
+    exec(compile(blocks("python")[2], "schedules.rst", "exec"), names)
     assert "'often', 'once'" in capsys.readouterr().out
     names["job"].get(timeout=20)
     assert "once" in {made.name for made in shop.app.schedules.list()}
