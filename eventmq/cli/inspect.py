@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,7 +36,7 @@ from eventmq.cli.output import (
     to_json,
 )
 from eventmq.cli.target import takes_json, takes_target, takes_wide
-from eventmq.errors import EventMQError
+from eventmq.errors import EventMQError, NotAllowed
 from eventmq.job import JobState
 from eventmq.wire.owner import STANDBY
 
@@ -520,6 +521,9 @@ def job(
 ) -> None:  # fmt: skip
     """Show one job: its fields and its history.
 
+    "reason" says why it has not ended; if the broker has keys, of a job that waits in its queue
+    only to an admin or viewer.
+
     ID may be a part of an id, such as the end that listings show; if the broker has keys, a part
     needs one that may list jobs, of an admin or viewer. --args also shows its arguments if they are
     kept and are msgpack or JSON; if the broker has keys, only to the key that submitted the job,
@@ -535,10 +539,23 @@ def job(
             rows = graph_of(app, info["id"]) if info["root"] else [_alone(info)]
             _show_tree(rows, as_json=as_json)
             return
+        reason = _reason(app, info)
     row = as_row(info)
     del row["attempts"]  # shown below
+    row["reason"] = reason or None
     row["traceback"] = traceback_of(info.get("error"))
     show_job(row, info, as_json=as_json, verbose=target.verbosity > 0)
+
+
+def _reason(app: EventMQ, info: Row) -> str:
+    """Return the reason why a job has not ended, "" if that is not known or it has ended."""
+    from eventmq.client.handle import reason_of
+
+    queues, workers = None, None
+    if info["state"] == "queued":
+        with suppress(NotAllowed):
+            queues, workers = app.ask("queues"), app.ask("workers")
+    return reason_of(info, queues, workers)
 
 
 def show_job(

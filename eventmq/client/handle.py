@@ -53,6 +53,7 @@ __all__ = [
     "JobStream",
     "ResultClient",
     "diagnose",
+    "reason_of",
 ]
 
 T = TypeVar("T")
@@ -795,12 +796,18 @@ def diagnose(
     subject = f"job {info['id']} of task {task!r}" if task else f"job {info['id']}"
     if state in _ENDED:
         return f"{subject} {state} just after {waited}; call get() again for its result"
-    reason = _reason(info, queues, workers)
+    reason = reason_of(info, queues, workers)
     return f"{subject} is still {state} after {waited}{f': {reason}' if reason else ''}"
 
 
-def _reason(info: Mapping[str, Any], queues: Rows | None, workers: Rows | None) -> str:
-    """Return the reason why a job has not ended, "" if that is not known."""
+def reason_of(info: Mapping[str, Any], queues: Rows | None, workers: Rows | None) -> str:
+    """Return the reason why a job has not ended, "" if that is not known or it has ended.
+
+    Args:
+        info: The answer to ``info`` about the job.
+        queues: The answer to ``queues``, None if there was none.
+        workers: The answer to ``workers``, None if there was none.
+    """
     state = info["state"]
     if state == "running":
         since = f" since {_time(info['leased'])}" if info.get("leased") else ""
@@ -809,7 +816,9 @@ def _reason(info: Mapping[str, Any], queues: Rows | None, workers: Rows | None) 
         return f"it becomes ready at {_time(info.get('due'))}{_attempt(info)}"
     if state == "blocked":
         return "it waits for other jobs of its graph"
-    return "" if queues is None or workers is None else _queued_reason(info, queues, workers)
+    if state != "queued" or queues is None or workers is None:
+        return ""
+    return _queued_reason(info, queues, workers)
 
 
 def _queued_reason(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:

@@ -121,7 +121,9 @@ def test_a_broker_keeps_its_store_over_a_restart(shell: Shell) -> None:
     first.stop()
     again = shell.start("broker", "--bind", FREE, "--data-dir", "kept").ready()
     assert (ready["store"], "2") == (again["store"], again["epoch"])
-    assert "queued" == shell.json("job", job, "--broker", again["main"])["state"]
+    kept = shell.json("job", job, "--broker", again["main"])
+    assert "queued" == kept["state"]
+    assert kept["reason"].startswith("no worker serves the queue 'default'; start one with: ")
 
 
 @pytest.mark.parametrize(

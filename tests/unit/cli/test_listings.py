@@ -229,6 +229,7 @@ INFOS = {
         "progress": {"done": 30.0, "total": 100.0, "note": "rows\x1b", "at": NOW},
     },
     FAILED["id"]: {**FAILED, "attempts": ATTEMPTS, "root": "r", "parent": "p", "progress": None},
+    JOBS[1]["id"]: {**JOBS[1], "attempts": [], "root": "", "parent": "", "progress": None},
     JOBS[2]["id"]: {
         **JOBS[2],
         "attempts": ATTEMPTS[:1],
@@ -371,6 +372,7 @@ OTHERS = {
     "status": "status",
     "status-verbose": "status --verbose",
     "job-running": "job eb62d01 --args",
+    "job-queued": "job eb62d02",
     "job-failed": "job eb62d05 --args -v",
     "job-delayed": "job eb62d03",
     "job-succeeded": "job eb62d04",
@@ -555,7 +557,7 @@ def test_who_may_not_list_jobs_names_whole_ids(
     ask = app.ask
 
     def guarded(name: str, arguments: Any = None) -> Any:
-        if name in {"jobs", "failed"}:
+        if name in {"jobs", "failed", "queues", "workers"}:
             raise NotAllowed(f"you may not call {name!r}")
         return ask(name, arguments)
 
@@ -564,7 +566,9 @@ def test_who_may_not_list_jobs_names_whole_ids(
     assert "give the whole id: parts are looked up" in (error := capsys.readouterr().err)
     assert error.endswith("in the list of jobs, and you may not call 'jobs'\n")
     assert 4 == run("job", "0" * 32)
-    assert 0 == run("job", FAILED["id"], "--json")
+    for each in (FAILED, JOBS[1]):
+        assert 0 == run("job", each["id"], "--json")
+        assert json.loads(capsys.readouterr().out)["reason"] is None
 
 
 # JSON
