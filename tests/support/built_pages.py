@@ -56,8 +56,8 @@ QUERIES = {
     "test tasks": "test-your-tasks",
     "systemd": "production-workers",
     "autoscale": "production-workers",
-    "docker": "production-workers",
-    "kubernetes": "production-workers",
+    "docker": "containers",
+    "kubernetes": "containers",
     "dashboard": "dashboard",
     "logs": "read-the-log",
     "sentry": "metrics",
@@ -80,6 +80,64 @@ QUERIES = {
     "javascript": "clients-in-other-languages",
     "windows": "overview",
     "exactly once": "overview",
+    "install": "quickstart",
+    "getting started": "quickstart",
+    "hello world": "quickstart",
+    "tutorial": "quickstart",
+    "run it in Docker": "containers",
+    "helm": "containers",
+    "graceful shutdown": "production-workers",
+    "deploy without losing jobs": "production-workers",
+    "how do I see failed jobs": "replay-failed-jobs",
+    "failed jobs": "replay-failed-jobs",
+    "schedule a cron job": "schedules",
+    "delay": "schedules",
+    "eta": "schedules",
+    "countdown": "schedules",
+    "run job later": "schedules",
+    "send later": "schedules",
+    "rate limit per customer": "limit-jobs",
+    "set a timeout": "stop-jobs",
+    "cancel a running job": "stop-jobs",
+    "revoke": "stop-jobs",
+    "revoke task": "stop-jobs",
+    "kill a task": "stop-jobs",
+    "stop a job": "stop-jobs",
+    "worker memory leak": "stop-jobs",
+    "priorities": "order-jobs",
+    "multiple queues": "order-jobs",
+    "pass a database object as argument": "arguments-and-results",
+    "ORM object": "arguments-and-results",
+    "pass a django model to a task": "arguments-and-results",
+    "get the result": "arguments-and-results",
+    "progress bar": "streams",
+    "django transactions": "django",
+    "use with FastAPI": "fastapi",
+    "metrics and alerts": "metrics",
+    "grafana": "metrics",
+    "back up the broker": "look-after-the-store",
+    "high availability": "several-brokers",
+    "two brokers": "several-brokers",
+    "cluster of brokers": "several-brokers",
+    "postgres": "several-brokers",
+    "migrate from Celery": "coming-from-celery",
+    "who may connect": "secure-a-broker",
+    "security TLS": "secure-a-broker",
+    "password": "secure-a-broker",
+    "authentication": "secure-a-broker",
+    "authentication password": "secure-a-broker",
+    "permissions": "secure-a-broker",
+    "write a plugin": "write-a-plugin",
+    "test tasks without broker": "test-your-tasks",
+    "unit test": "test-your-tasks",
+    "unit tests": "test-your-tasks",
+    "duplicate": "unique-jobs",
+    "duplicate job": "unique-jobs",
+    "job not running": "troubleshooting",
+    "spark cluster": "spark-cluster",
+    "WorkerLost": "api",
+    "queue_window": "settings",
+    "max_jobs_per_child": "stop-jobs",
 }
 
 #: Names of tables and images that stick out of their page.
@@ -129,9 +187,9 @@ def astray(browser: Browser, folder: Path) -> Iterator[str]:
     for query, name in QUERIES.items():
         tab.goto(f"http://127.0.0.1:{server.server_port}/search.html?q={quote(query)}")
         tab.wait_for_selector("#search-results .search-summary:not(:empty)")
-        found = [address.partition("#")[0] for address in tab.evaluate(_RESULTS)]
-        pages = [Path(address).stem for address in dict.fromkeys(found)]
-        if name not in pages[:2]:
+        found = tab.evaluate(_RESULTS)
+        pages = [Path(address.partition("#")[0]).stem for address in found]
+        if name not in pages[:2] or "lab/" in "".join(found):
             yield f"search for {query!r}: {name} is not among the first two of {pages}"
     server.shutdown()
     server.server_close()
