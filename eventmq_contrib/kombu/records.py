@@ -176,8 +176,12 @@ class Records:
 
     def _states(self, ids: Sequence[str]) -> list[str]:
         """Return the states of jobs, "" for those that there never were."""
-        parts = [ids[at : at + MAX_IDS] for at in range(0, len(ids), MAX_IDS)]
-        return [state for part in parts for _, state in self._app.ask("state", {"ids": part})]
+        # `ask` could overtake a subscription that began before, which then misses an announcement
+        answers = [
+            self._app.begin_ask("state", {"ids": ids[at : at + MAX_IDS]})
+            for at in range(0, len(ids), MAX_IDS)
+        ]
+        return [state for answer in answers for _, state in answer()]
 
     def _read(self, ids: Iterable[str]) -> list[_Record | None]:
         """Return what was stored under ids, None where nothing was."""
