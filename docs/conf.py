@@ -221,6 +221,21 @@ def find_error_boxes(
             )
 
 
+def break_names(_: Sphinx, __: str, ___: str, context: dict[str, Any], ____: object = None) -> None:
+    """Let long names in tables break behind punctuation, where browsers keep them whole."""
+    if "body" in context:
+        context["body"] = re.sub(
+            r'<table class="docutils.*?</table>',
+            lambda table: re.sub(
+                r'(?<=<span class="pre">)[^<]+',
+                lambda name: re.sub(r"([_./,:=]+)(?=[a-zA-Z])", r"\1<wbr>", name[0]),
+                table[0],
+            ),
+            context["body"],
+            flags=re.DOTALL,
+        )
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the functions above."""
     add_declared()
@@ -233,4 +248,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", name_files_of_page)
     app.connect("include-read", name_files_of_part)
     app.connect("html-page-context", find_error_boxes)
+    app.connect("html-page-context", break_names)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
