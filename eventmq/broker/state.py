@@ -159,6 +159,9 @@ class State:
     ends: list[Finished] = field(default_factory=list)
     #: Code and text of the ERROR while writes are undone.
     failure: tuple[str, str] = FULL
+    #: Seconds for which a write with ``linger`` waits; the runner sets it to 0 where commits are
+    #: quick.
+    linger: float = LINGER
     #: Store time at which the batch is committed at the latest; None if it is empty.
     commit_at: float | None = None
     _batch: list[Write] = field(default_factory=list)
@@ -244,12 +247,12 @@ class State:
             write: The write or read.
             settle: Called with its write result after the commit.
             undo: Called if the commit failed or the store refused the write.
-            linger: Whether the write may wait for others, for `LINGER` seconds.
+            linger: Whether the write may wait for others, for as long as ``linger`` of the state.
         """
         if not linger:
             self.commit_at = 0.0
         elif self.commit_at is None:
-            self.commit_at = self.now + LINGER
+            self.commit_at = self.now + self.linger
         self._batch.append(write)
         self._settles.append(settle)
         self._undos.append(undo)

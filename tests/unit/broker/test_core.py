@@ -376,6 +376,13 @@ def test_an_end_is_committed_after_a_while_without_another_message(broker: Broke
     assert [m.acked for m in broker.took(b"worker") if isinstance(m, Ack)] == [answer.id]
 
 
+def test_an_end_is_committed_at_once_where_commits_are_quick(broker: Broker) -> None:
+    """Another sync costs less there than the wait."""
+    broker.core.state.linger = 0.0
+    _answer_in_a_tick(broker)
+    assert broker.core.must_commit(broker.now())
+
+
 @pytest.mark.parametrize(
     ("headers", "get"), [("", True), ("reply-requested", False), ("limit-running:1", False)]
 )
