@@ -92,7 +92,7 @@ def test_broker_worker_and_beat_run_and_are_drained(shell: Shell) -> None:
         supervisor.process.send_signal(signal.SIGTERM)
         logs = shell.folder / "logs"
         until(
-            lambda: any("ending: takes no more jobs" in each.read_text() for each in logs.iterdir()),
+            lambda: any("takes no more jobs" in each.read_text() for each in logs.iterdir()),
             "the worker ends",
         )
         go.touch()
