@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.broker.admission import UniqueAdmission
@@ -468,16 +467,7 @@ class Outcomes:
             acknowledge()
 
         logs = _of_ended(chunk.logs, ends) if chunk.logs else ()
-        finish = Finish(ends, lease.leased, logs=logs)
-        state.write(finish, settle, lambda: self._undo(chunk), linger=self._may_linger(ends))
-
-    def _may_linger(self, ends: Sequence[Finished]) -> bool:
-        """Return whether no peer, and no other job, waits for jobs to end."""
-        state = self.state
-        if state.graphs or state.limiters.counted:
-            return False
-        waited = [w for w in (state.waiters, state.reply_to, self.waiters.streams.of) if w]
-        return not waited or not any(row.job.id in each for row in ends for each in waited)
+        state.write(Finish(ends, lease.leased, logs=logs), settle, lambda: self._undo(chunk))
 
     def finish(
         self,
@@ -684,8 +674,9 @@ class Outcomes:
             if lease.transient:
                 return
             write = CloseChunk(session.id, lease.number)
-            undo = partial(session.leases.__setitem__, lease.number, lease)
-            self.state.write(write, lambda _: None, undo, linger=True)
+            self.state.write(
+                write, lambda _: None, lambda: session.leases.__setitem__(lease.number, lease)
+            )
 
     # Damaged jobs
 
