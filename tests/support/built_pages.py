@@ -188,7 +188,7 @@ def wide(browser: Browser, folder: Path) -> Iterator[str]:
     """Yield what is wider than its page, and words in tables that were broken to avoid it."""
     paths = sorted(set(folder.rglob("*.html")) - set((folder / "_static").rglob("*.html")))
     paths = [path for path in paths if path.name not in GENERATED]
-    assert len(paths) > 40, f"{folder} has only {len(paths)} pages"
+    assert len(paths) > 50, f"{folder} has only {len(paths)} pages"
     for width in WIDTHS:
         tab = browser.new_page(viewport={"width": width, "height": 900})
         for path in paths:
