@@ -129,7 +129,7 @@ class Relay:
         if later is not None:
             raise later
         if self._pause and rows:
-            logger.warning("the outbox goes on")
+            logger.warning("the outbox continues")
             self._pause = 0.0
         return len(sent) + len(kept)
 
@@ -141,7 +141,10 @@ class Relay:
         ends: Ends = {}
         end = time.monotonic() + MAX_SEND
         while rows and (not ends or (not self._stopping and time.monotonic() < end)):
-            firsts = [*{row.ordering_key or row.seq: row for row in rows[::-1]}.values()][::-1]
+            of_keys: dict[str | int, Row] = {}
+            for row in rows:
+                of_keys.setdefault(row.ordering_key or row.seq, row)
+            firsts = [*of_keys.values()]
             ends.update((row.seq, self._check(row)) for row in firsts)
             self._submit([row for row in firsts if ends[row.seq] is None], ends)
             waiting = {r.ordering_key for r in firsts if isinstance(ends[r.seq], _WAITING)}

@@ -122,7 +122,7 @@ def test_the_page_works_and_the_relay_waits_for_a_broker_that_is_away(system):
     assert 1 == len(rows(folder))
     system.broker()
     until(lambda: not rows(folder), "the row is sent")
-    until(lambda: "the outbox goes on" in log.read_text(), "it goes on")
+    until(lambda: "the outbox continues" in log.read_text(), "it goes on")
     assert 1 == log.read_text().count("the outbox waits")
     worker, _ = system.start("worker", "-A", "shop")
     assert "order 1 is confirmed\n" in worker.stdout
