@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from tests.support.command_lines import parse
-from tests.support.dockerfile import last_stage
+from tests.support.dockerfile import instructions, last_stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -172,6 +173,19 @@ def test_the_image_starts_the_program_without_privileges() -> None:
     assert IMAGE["USER"] == "10001"
     for pod in PODS.values():
         assert {"runAsNonRoot": True, "runAsUser": 10001} == pod["spec"]["securityContext"]
+
+
+def test_an_image_for_workers_adds_to_that_of_the_brokers() -> None:
+    """It installs into the environment of EventMQ as root, and runs as the same user."""
+    page = (ROOT / "docs" / "howto" / "operate" / "containers.rst").read_text("utf-8")
+    block = page.partition(".. code-block:: dockerfile\n\n")[2].partition("\n\n")[0]
+    steps = instructions(textwrap.dedent(block))
+    assert ["FROM", "USER", "COPY", "RUN", "USER", "COPY"] == [name for name, _ in steps]
+    _, root, _, run, user, copy = [value for _, value in steps]
+    assert ("root", IMAGE["USER"]) == (root, user)
+    assert run.startswith("pip install ")
+    assert IMAGE["ENV"].startswith("PATH=/opt/eventmq/bin:")
+    assert copy.endswith(f" {IMAGE['WORKDIR']}/")
 
 
 @pytest.mark.parametrize("name", PODS)
