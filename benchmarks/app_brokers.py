@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,8 +40,11 @@ _WORKERS = {
     },
 }  # fmt: skip
 
-#: Messages of the throughput, and of the start delay and the round trip, which go one by one.
+#: Messages of each throughput, and of the start delay and the round trip, which go one by one.
 _MESSAGES, _SINGLE = 1000, 100
+
+#: Threads of the client that send at the same time, as those of a web server do.
+_SENDERS = 8
 
 #: Seconds that messages and workers may take.
 _LIMIT = 120.0
@@ -49,9 +53,10 @@ _LIMIT = 120.0
 def celery(figures: Figures) -> None:
     """A Celery application on EventMQ, Redis and RabbitMQ: throughput, start delay, round trip.
 
-    Messages are sent one by one while a worker with two processes, or threads, runs them; late
-    acknowledgement. The throughput is of sending and running together. ``delay()`` returns when the
-    message is on disk, but with redis-everysec. Round trips have a result.
+    A worker with two processes, or threads, runs messages while they are sent, by eight threads and
+    then by one; late acknowledgement. The throughput is of sending and running together.
+    ``delay()`` returns when the message is on disk, but with redis-everysec. Round trips have a
+    result.
     """
     _measure(figures, "celery")
 
@@ -85,7 +90,7 @@ def _measured(
     client = [sys.executable, "-m", "benchmarks.app_brokers", framework, str(record), str(messages)]
     with _worker(folder / "worker.log", command, environment):
         text = subprocess.check_output(client, cwd=ROOT, env=environment, text=True, timeout=_LIMIT)
-    names = ("messages/s", "start_p50_ms", "round_trip_p50_ms")
+    names = ("messages/s", "messages/s from one thread", "start_p50_ms", "round_trip_p50_ms")
     return dict(zip(names, map(float, text.split()), strict=False))
 
 
@@ -104,15 +109,14 @@ def _worker(log: Path, command: str, environment: dict[str, str]) -> Iterator[No
 
 
 def _client(framework: str, record: Path, messages: int) -> None:
-    """Print messages per second, the medians of start delay and, of Celery, round trip; in ms."""
+    """Print both throughputs, the medians of start delay and, of Celery, round trip; in ms."""
     app = importlib.import_module(f"benchmarks.{framework}_app")
     send_one: Callable[[float], object] = getattr(app.record, "delay", None) or app.record.send
     sent = 0
 
-    def send() -> None:
-        nonlocal sent
-        sent += 1
-        send_one(time.time())
+    def send(count: int = 1) -> None:
+        for _ in range(count):
+            send_one(time.time())
 
     def wait() -> None:
         end = time.monotonic() + _LIMIT
@@ -121,17 +125,18 @@ def _client(framework: str, record: Path, messages: int) -> None:
                 raise TimeoutError(f"{sent} messages did not run within {_LIMIT:g} s")
             time.sleep(0.001)
 
-    for _ in range(20):  # until the worker is ready, and warm
-        send()
-    wait()
-    started = time.monotonic()
-    for _ in range(messages):
-        send()
-    wait()
-    print(messages / (time.monotonic() - started))
+    with ThreadPoolExecutor(_SENDERS) as senders:
+        for threads, each in ((_SENDERS, 5), (_SENDERS, messages // _SENDERS), (1, messages)):
+            started = time.monotonic()
+            list(senders.map(send, [each] * threads))
+            sent += threads * each
+            wait()
+            if each > 5:  # the first few are for the worker to be ready, and all to be warm
+                print(threads * each / (time.monotonic() - started))
     size = record.stat().st_size
     for _ in range(_SINGLE):
         send()
+        sent += 1
         wait()
     delays = [value for (value,) in struct.iter_unpack("d", record.read_bytes()[size:])]
     print(statistics.median(delays) * 1e3)

@@ -241,7 +241,7 @@ class Bindings:
         if (binding in self.table(exchange, since=0.0)) != bound:
             data = json.dumps([bound, *binding]).encode()
             self._records.append(_key(exchange), data, None)
-            del self._tables[exchange]
+            self._tables.pop(exchange, None)  # another thread may have done so
 
 
 def _key(exchange: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from uuid import uuid4
 
 import pytest
 
-from eventmq_contrib.kombu.records import PART, Records
+from eventmq_contrib.kombu.records import PART, Bindings, Records
 from tests.support.system import until
 
 QUEUE = "records"
@@ -109,3 +110,22 @@ def test_many_keys_are_read_at_once(records):
     assert records.get(keys) == [
         None if number % 100 else key.encode() for number, key in enumerate(keys)
     ]
+
+
+def test_threads_bind_a_queue_at_the_same_time(app, key):
+    bindings, together = Bindings(app), Barrier(2, timeout=10)
+    append = bindings._records.append
+
+    def append_together(*args):
+        together.wait()
+        number = append(*args)
+        together.wait()
+        return number
+
+    bindings._records.append = append_together
+    with ThreadPoolExecutor(2) as threads:
+        binding = ("mail", None, "mail")
+        started = [threads.submit(bindings.set, key, binding, bound=True) for _ in range(2)]
+        for each in started:
+            each.result(30)
+    assert bindings.table(key) == [binding]
