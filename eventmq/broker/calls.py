@@ -21,7 +21,7 @@ from eventmq.job import HELD, JobState
 from eventmq.store.reads import FindJobs, FindLineage, History, Lineage, ReadLogs
 from eventmq.store.writes import Attempt, RecordOperation
 from eventmq.wire.batches import pack
-from eventmq.wire.commands import read_flag, read_text, read_texts
+from eventmq.wire.commands import read_flag, read_number, read_text, read_texts
 from eventmq.wire.features import Features
 from eventmq.wire.owner import ACTIVE
 
@@ -41,7 +41,7 @@ logger = logging.getLogger("eventmq.broker")
 #: States of jobs that have an error, or the reason why they were cancelled.
 _WITH_ERROR = frozenset({JobState.FAILED, JobState.CANCELLED})
 
-#: Bytes of the longest body that the answer to ``info`` includes.
+#: Bytes of the longest body, or part of a body, that the answer to ``info`` includes.
 MAX_BODY = 1024 * 1024
 
 #: Number of jobs in a row of ``workers``.
@@ -94,7 +94,8 @@ class Calls:
 
     def _info(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id, with_body = read_text(arguments, "id"), read_flag(arguments, "args")
-        with_logs = read_flag(arguments, "logs")
+        with_logs, in_parts = read_flag(arguments, "logs"), "offset" in arguments
+        offset = read_number(arguments, "offset")
         rows: dict[str, JobRow] = {}
         lineage: list[Lineage | None] = []
         logs: list[KeptLog] = []
@@ -109,7 +110,8 @@ class Calls:
                 if with_body:
                     body = rows[job_id].job.body
                     row["body_bytes"] = len(body)
-                    row["body"] = body if 0 < len(body) <= MAX_BODY else None
+                    part = body[offset : offset + MAX_BODY]
+                    row["body"] = part if part and (in_parts or part == body) else None
                 if with_logs:
                     row["logs"] = _logs(logs, self.state.keeper.wall_of)
                 self.state.answer(peer, call, row)

@@ -68,16 +68,17 @@ CALLS: dict[str, CallSpec] = {
     ),
     "info": CallSpec(
         "client",
-        {"id": "str", "args": "bool?", "logs": "bool?"},
+        {"id": "str", "args": "bool?", "offset": "int?, of the body", "logs": "bool?"},
         "map with id task queue state attempt delivery priority created due expires started ran "
         "finished worker error content_type headers leased attempts root parent progress; root and "
         "parent are ids of its graph and of a job that it waited for, '' for none; attempts are "
         "maps with attempt delivery at started ran worker content_type error of the last ten that "
         "failed; progress is a map with done total note at, or nil; leased is when a running job "
         "was sent to its worker, where it may have waited for other jobs; with args also body, "
-        "bytes, or nil if it is not kept or over 1 MiB, and body_bytes; with logs also logs, maps "
-        "with attempt at text of the logs of its attempts, whose text is '' if it made room for "
-        "later ones; ERROR job-not-found for an unknown id",
+        "bytes, or nil if it is not kept or over 1 MiB, and body_bytes; with offset, body is up to "
+        "1 MiB from there on; with logs also logs, maps with attempt at text of the logs of its "
+        "attempts, whose text is '' if it made room for later ones; ERROR job-not-found for an "
+        "unknown id",
         "Return all fields of one job except its result; its body only if ``args`` is true.",
     ),
     "jobs": CallSpec(

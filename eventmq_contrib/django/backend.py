@@ -184,8 +184,21 @@ class EventMQBackend(framework.BaseTaskBackend):
         except (eventmq.JobNotFound, eventmq.ResultUnavailable):
             return None
         result = self._result(info)
+        if info["args"] is None:  # over 1 MiB
+            args, kwargs = self._long_arguments(result_id)
+            framework.change(result, args=args, kwargs=kwargs)
         framework.change(result, _return_value=value)
         return result
+
+    def _long_arguments(self, result_id: str) -> Any:
+        """Return the arguments of a job, which the broker sends in parts; none if it lacks them."""
+        body = b""
+        while True:
+            call = {"id": result_id, "args": True, "offset": len(body)}
+            answer = self.app.ask("info", call)
+            body += answer["body"] or b""
+            if not answer["body"] or len(body) >= answer["body_bytes"]:
+                return json.loads(body or b"[[], {}]")
 
     def _result(self, info: Mapping[str, Any]) -> Any:
         state, attempts = info["state"], info["attempts"]

@@ -167,6 +167,16 @@ def test_a_cancelled_task_has_failed_with_an_error_that_can_be_imported(tasks, b
         assert found.finished_at is not None
 
 
+def test_arguments_over_a_mebibyte_come_back(tasks, backend, worker):
+    text = "x" * 2_500_000
+    assert [text] == backend.get_result(ended(tasks.watched.enqueue(text)).id).args
+    waiting = tasks.watched.using(queue_name="spare").enqueue(text)
+    assert [text] == backend.get_result(waiting.id).args
+    assert backend.app.job(waiting.id).cancel()
+    found = ended(backend.get_result(waiting.id))
+    assert ("FAILED", [text], {}) == (found.status, found.args, found.kwargs)
+
+
 def test_an_expired_task_has_failed(tasks, backend):
     from django.utils import timezone
 

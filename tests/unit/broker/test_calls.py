@@ -72,6 +72,16 @@ def test_a_body_that_is_too_long_is_only_measured(
     assert (None, 6) == (info["body"], info["body_bytes"])
 
 
+def test_a_body_is_read_in_parts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MAX_BODY", 5)
+    job, _ = broker.submit(body=b"secret")
+    infos = [broker.call("info", id=job, args=True, offset=offset) for offset in (0, 5, 6)]
+    assert [b"secre", b"t", None] == [info["body"] for info in infos]
+    error = broker.call("info", id=job, args=True, offset=-1)
+    assert isinstance(error, Error)
+    assert "bad-arguments" == error.code
+
+
 def test_the_argument_of_info_is_a_bool(broker: Broker) -> None:
     error = broker.call("info", id="x", args="yes")
     assert isinstance(error, Error)
