@@ -24,7 +24,7 @@ from kombu.utils.url import parse_url
 
 from eventmq import BrokerUnavailable
 from eventmq_contrib.kombu.apps import app_of
-from eventmq_contrib.kombu.records import Records
+from eventmq_contrib.kombu.records import PART, Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -130,8 +130,12 @@ class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
         for subscription in list(self._subscriptions.values()):
             while (message := subscription.poll()) is not None:
                 _, bucket, task_id = message.topic.split("/", 2)
-                if task_id in self._waiting.get(int(bucket), ()):
+                if task_id not in self._waiting.get(int(bucket), ()):
+                    continue
+                if message.value:
                     self.on_state_change(self.backend.decode_result(message.value), message)
+                else:
+                    self._read([task_id])
         if time.monotonic() > self._read_at:
             self._read_at = time.monotonic() + READ_EVERY
             self._read(self._task_ids())
@@ -195,8 +199,9 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
         key = bytes_to_str(self.get_key_for_task(task_id))
         value = ensure_bytes(self.encode({**meta, "task_id": task_id}))
         if self._retrying(self._records.set, key, value, self.expires, self._has_succeeded):
+            announced = value if len(value) <= PART else b""  # then it is read
             try:
-                self.eventmq.publish_raw(f"celery-result/{_bucket(task_id)}/{task_id}", value)
+                self.eventmq.publish_raw(f"celery-result/{_bucket(task_id)}/{task_id}", announced)
             except BrokerUnavailable as error:
                 logger.warning("a result was stored and not announced: %s", error)
         return result
