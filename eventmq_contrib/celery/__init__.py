@@ -2,7 +2,8 @@
 
 `shared_task` takes the options of Celery's decorator of that name; it does not need Celery. The
 middleware ``celery`` lets an EventMQ worker run what Celery clients have sent through
-`eventmq_contrib.kombu`; that needs ``eventmq[celery]``. `find_job` finds its job by Celery's id.
+`eventmq_contrib.kombu`; that needs ``eventmq[celery]``. `find_job` finds the job by Celery's id,
+and `revoke` cancels it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from eventmq import EventMQ
     from eventmq.sdk import Factory, Middleware, PluginContext, Serializer
-    from eventmq_contrib.celery.bridge import find_job
+    from eventmq_contrib.celery.bridge import find_job, revoke
     from eventmq_contrib.celery.tasks import MaxRetriesExceededError, shared_task
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "eventmq_middleware",
     "eventmq_serializers",
     "find_job",
+    "revoke",
     "shared_task",
 ]
 
@@ -38,7 +40,7 @@ _CONTENT_TYPES = ("application/json", "application/x-msgpack")
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used: a program that only loads plugins needs none."""
     if name in __all__:
-        module = "bridge" if name == "find_job" else "tasks"
+        module = "bridge" if name in {"find_job", "revoke"} else "tasks"
         return getattr(importlib.import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

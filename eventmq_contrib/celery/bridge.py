@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -20,21 +21,24 @@ from eventmq import (
     EventMQError,
     JobCancelled,
     JobNotFound,
+    ProtocolError,
     SerializationError,
+    SettingsError,
 )
 from eventmq.errors import PluginError
 from eventmq.sdk import parse_headers, read_options
+from eventmq_contrib.bodies import begin_body
 from eventmq_contrib.extras import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from eventmq import EventMQ, Job
     from eventmq.sdk import Envelope, JobContext, PluginContext
 
 __all__ = [
     "Bridge", "MessageReader", "declare_reports", "find_job", "make_bridge", "make_serializer",
-    "report_failure", "report_success",
+    "report_failure", "report_success", "revoke",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -48,8 +52,8 @@ RETRIES = 20
 #: Attempts to submit a job while the broker is away, each as long as ``submit_timeout``.
 ATTEMPTS = 20
 
-#: Rows of a page of a listing.
-PAGE = 1000
+#: Rows of a page of a listing, and bodies of those that are asked for at once.
+PAGE, AT_ONCE = 1000, 50
 
 #: Header of a job with the id of its task in Celery.
 HEADER = "celery-id"
@@ -88,25 +92,33 @@ class MessageReader:
         Raises:
             SerializationError: It is no message of protocol 2.
         """
-        from kombu.message import Message
-
         from eventmq_contrib.kombu.messages import decode
 
-        fields = decode(data)
-        headers, properties = fields["headers"], fields["properties"]
-        try:
-            message = Message(
-                body=fields["body"], content_type=fields["content-type"], headers=headers,
-                content_encoding=fields["content-encoding"], accept={self._content_type},
-            )  # fmt: skip
-            args, kwargs, embed = message.decode()
-            request = {**headers, **embed, "priority": properties.get("priority")}
-            _read.set(_Message(envelope.job_id, {**request, "id": request["id"]}, args, kwargs))
-        except Exception as error:
-            raise SerializationError(
-                f"job {envelope.job_id} is no message of Celery with task_protocol 2: {error}"
-            ) from error
+        _read.set(_parsed(envelope.job_id, decode(data), {self._content_type}))
         return [], {}
+
+
+def _parsed(job_id: str, fields: Mapping[str, Any], accept: Container[str]) -> _Message:
+    """Return a message with its callbacks, chain and chord.
+
+    Raises:
+        SerializationError: It is no message of protocol 2, or of another content type.
+    """
+    from kombu.message import Message
+
+    headers = fields["headers"]
+    try:
+        message = Message(
+            body=fields["body"], content_type=fields["content-type"], headers=headers,
+            content_encoding=fields["content-encoding"], accept=accept,
+        )  # fmt: skip
+        args, kwargs, embed = message.decode()
+        more = {**embed, "priority": fields["properties"].get("priority"), "id": headers["id"]}
+        return _Message(job_id, {**headers, **more}, args, kwargs)
+    except Exception as error:
+        raise SerializationError(
+            f"job {job_id} is no message of Celery with task_protocol 2: {error}"
+        ) from error
 
 
 class Bridge:
@@ -173,7 +185,7 @@ def _moment(text: str | None) -> datetime | None:
 
 def declare_reports(app: EventMQ) -> None:
     """Declare the tasks that report outcomes to Celery."""
-    path = app.settings.plugin_options.get("celery", {}).get("app", "")
+    path = _path(app)
 
     @app.task(name=SUCCEEDED)
     def succeeded(result: Any, request: dict[str, Any]) -> None:
@@ -249,29 +261,87 @@ def report_failure(
 
 
 def find_job(app: EventMQ, celery_id: str) -> Job[Any]:
-    """Return the job of a call from Celery, whose ``cancel()`` is then a revoke for Celery.
+    """Return the unfinished job of a call from Celery, or its message if no worker has read it.
 
-    The jobs of the broker are searched, the newest first; only admins and viewers may list those of
-    other owners.
+    The jobs of the broker are searched, the newest first, and messages that wait are read for it;
+    only admins and viewers may list those of other owners.
 
     Args:
         app: The app of EventMQ.
         celery_id: Id of the task in Celery, as in ``AsyncResult``.
 
     Raises:
-        JobNotFound: There is none, or no worker has read Celery's message yet.
+        JobNotFound: There is none that has not ended; or, for milliseconds, a worker is reading the
+            message.
         BrokerUnavailable: There was no answer within ``submit_timeout``.
         NotAllowed: The key of the app may not list jobs.
     """
+    return _find(app, celery_id)[0]
+
+
+def revoke(app: EventMQ, celery_id: str) -> bool:
+    """Cancel the job of a call from Celery, whose state in Celery is ``REVOKED`` then.
+
+    Args:
+        app: The app of EventMQ, with the option ``app`` of the plugin ``celery``.
+        celery_id: Id of the task in Celery, as in ``AsyncResult``.
+
+    Returns:
+        False if there is no unfinished job of that id.
+
+    Raises:
+        BrokerUnavailable: There was no answer within ``submit_timeout``.
+        NotAllowed: The key of the app may not list jobs, or not cancel this one.
+        SerializationError: The message has a serializer that is not in ``accept_content``.
+        SettingsError: The app has no option ``app`` of the plugin.
+    """
+    path = _path(app)
+    if not path:
+        raise SettingsError(
+            f"revoke() needs the option 'app' of the plugin 'celery', which app {app.name!r} lacks"
+        )
+    try:
+        job, waiting = _find(app, celery_id)
+    except JobNotFound:
+        return False
+    message = None if waiting is None else _parsed(job.id, waiting, app.settings.accept_content)
+    if not job.cancel("revoked"):
+        return False
+    if message is not None:  # no worker will report it
+        report_failure(_load(path), JobCancelled("revoked"), message.request, state="cancelled")
+    return True
+
+
+def _find(app: EventMQ, celery_id: str) -> tuple[Job[Any], dict[str, Any] | None]:
+    """Return the job of a task, and its message if no worker has read it."""
     cursor = ""
     while True:
         page = app.ask("jobs", {"cursor": cursor, "limit": PAGE})
         for row in page["jobs"]:
             if (HEADER, celery_id) in parse_headers(row["headers"]).extra:
-                return app.job(row["id"])
+                return app.job(row["id"]), None
+        for job_id, message in _waiting(app, page["jobs"]):
+            if message["headers"].get("id") == celery_id:
+                return app.job(job_id), message
         cursor = page["cursor"]
         if not cursor:
             raise JobNotFound(celery_id)
+
+
+def _waiting(app: EventMQ, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the messages that wait, each with the id of its job."""
+    from eventmq_contrib.kombu.messages import decode
+
+    waiting = [row["id"] for row in rows if row["state"] in {"queued", "delayed"}]
+    for start in range(0, len(waiting), AT_ONCE):
+        ids = waiting[start : start + AT_ONCE]
+        for job_id, read in [(job_id, begin_body(app, job_id)) for job_id in ids]:
+            with suppress(JobNotFound, ProtocolError):  # forgotten meanwhile; no message
+                yield job_id, decode(read())
+
+
+def _path(app: EventMQ) -> str:
+    return str(app.settings.plugin_options.get("celery", {}).get("app", ""))
 
 
 def _load(path: str) -> Any:

@@ -17,6 +17,7 @@ from django.utils.module_loading import import_string
 import eventmq
 from eventmq import EventMQ, EventMQError, SettingsError
 from eventmq.sdk import did_you_mean, parse_headers
+from eventmq_contrib.bodies import begin_body
 from eventmq_contrib.django import framework
 from eventmq_contrib.django.execution import enqueued_at, from_unix, make_function, options_of
 from eventmq_contrib.django.framework import InvalidTaskBackend, TaskResultDoesNotExist, make_result
@@ -185,20 +186,10 @@ class EventMQBackend(framework.BaseTaskBackend):
             return None
         result = self._result(info)
         if info["args"] is None:  # over 1 MiB
-            args, kwargs = self._long_arguments(result_id)
+            args, kwargs = json.loads(begin_body(self.app, result_id)() or b"[[], {}]")
             framework.change(result, args=args, kwargs=kwargs)
         framework.change(result, _return_value=value)
         return result
-
-    def _long_arguments(self, result_id: str) -> Any:
-        """Return the arguments of a job, which the broker sends in parts; none if it lacks them."""
-        body = b""
-        while True:
-            call = {"id": result_id, "args": True, "offset": len(body)}
-            answer = self.app.ask("info", call)
-            body += answer["body"] or b""
-            if not answer["body"] or len(body) >= answer["body_bytes"]:
-                return json.loads(body or b"[[], {}]")
 
     def _result(self, info: Mapping[str, Any]) -> Any:
         state, attempts = info["state"], info["attempts"]

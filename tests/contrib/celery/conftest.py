@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -182,6 +183,19 @@ def old(system):
 def new(system):
     """The app of an EventMQ client."""
     return system.app()
+
+
+@pytest.fixture(scope="module")
+def moved(system, old):
+    """The app of EventMQ in a Celery client: it has the settings of the worker's."""
+    sys.modules["old_client"] = ModuleType("old_client")
+    sys.modules["old_client"].app = old
+    yield system.app(
+        middleware=["celery"],
+        accept_content=["msgpack", "json", "application/json"],
+        plugin_options={"celery": {"app": "old_client:app"}},
+    )
+    del sys.modules["old_client"]
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])

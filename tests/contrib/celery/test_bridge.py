@@ -10,10 +10,10 @@ from types import ModuleType
 
 import pytest
 from celery import chain, chord, group
-from celery.exceptions import TaskRevokedError
+from celery.exceptions import ChordError, TaskRevokedError
 
-from eventmq import JobNotFound
-from eventmq_contrib.celery import find_job
+from eventmq import JobNotFound, SerializationError, SettingsError
+from eventmq_contrib.celery import find_job, revoke
 from tests.support.system import DEADLINE, until
 
 
@@ -116,6 +116,40 @@ def test_a_cancelled_job_is_a_revoked_task(old, new, workers):
     find_job(new, result.id).cancel()
     with pytest.raises(TaskRevokedError):
         result.get(timeout=DEADLINE)
+
+
+def test_a_task_is_revoked(old, new, moved, workers):
+    """While it runs, and while its message waits for a worker."""
+    result = call(old, "shop.wait")
+    until(lambda: state_of(new, result.id) == "running", "it runs")
+    assert revoke(moved, result.id)
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=DEADLINE)
+    assert not revoke(moved, result.id)
+    for options in ({}, {"countdown": 60}, {"kwargs": {"pad": "x" * 2_500_000}}):
+        waiting = call(old, "shop.add", 1, 2, queue="unread", **options)
+        assert revoke(moved, waiting.id)
+        with pytest.raises(TaskRevokedError):
+            waiting.get(timeout=DEADLINE)
+
+
+def test_a_chord_ends_with_a_revoked_task(old, moved, workers):
+    header = [sign(old, "shop.add", 1, 1), sign(old, "shop.add", 1, 1).set(queue="unread")]
+    result = chord(header, sign(old, "old.total"), app=old).delay()
+    assert revoke(moved, result.parent.results[1].id)
+    with pytest.raises((ChordError, TaskRevokedError), match="revoked"):
+        result.get(timeout=DEADLINE)
+
+
+def test_what_cannot_be_revoked(old, new, moved):
+    assert not revoke(moved, "unknown")
+    waiting = call(old, "shop.add", 1, 2, queue="unread")
+    with pytest.raises(SettingsError, match="needs the option 'app' of the plugin 'celery'"):
+        revoke(new, waiting.id)
+    pickled = call(old, "shop.add", 1, 2, queue="unread", serializer="pickle")
+    with pytest.raises(SerializationError, match="untrusted content of type pickle"):
+        revoke(moved, pickled.id)
+    assert ["queued"] * 2 == [find_job(new, each.id).state for each in (waiting, pickled)]
 
 
 def state_of(new, celery_id):
