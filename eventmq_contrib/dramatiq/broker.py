@@ -202,9 +202,14 @@ class EventMQBackend(ResultBackend):
     Args:
         app: The app, such as ``broker.app``.
         **options: ``namespace`` and ``encoder``, as for every backend of Dramatiq.
+
+    Raises:
+        TypeError: ``app`` is no app, but for example the broker.
     """
 
     def __init__(self, app: eventmq.EventMQ, **options: Any) -> None:
+        if not isinstance(app, eventmq.EventMQ):
+            raise TypeError(f"EventMQBackend takes an app, such as broker.app, not {app!r:.80}")
         super().__init__(**options)
         self.app = app
 

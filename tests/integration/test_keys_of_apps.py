@@ -47,16 +47,7 @@ class Apps:
 
     def settings(self, name: str) -> dict[str, Any]:
         """Return the settings of a name, whose key is written into a file."""
-        public, secret = (key.decode() for key in self.house.keys.pair(name))
-        path = self._folder / f"{name}.key_secret"
-        if not path.exists():
-            write_new(path, Certificate(public, secret), "test")
-        broker_key = str(self.house.keys.folder / "broker.key")
-        return {
-            "broker": self.house.broker["main"],
-            "broker_key_file": broker_key,
-            "key_file": str(path),
-        }
+        return {"broker": self.house.broker["main"], **self.house.keys.settings(name)}
 
     def app(self, name: str, **more: Any) -> EventMQ:
         """Return an app that connects with the key of a name."""
@@ -184,7 +175,7 @@ def test_the_key_of_another_broker_is_reported_too(apps: Apps, tmp_path: Path) -
 
 def test_a_secret_key_that_others_can_read_is_not_used(apps: Apps, tmp_path: Path) -> None:
     settings = apps.settings("web")
-    (tmp_path / "web.key_secret").chmod(0o644)
+    (tmp_path / "keys" / "web.key_secret").chmod(0o644)
     app = EventMQ("keyed", **settings)
     with pytest.raises(KeyFileError, match="chmod 600"):
         app.send("double", (1,))

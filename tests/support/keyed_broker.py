@@ -60,6 +60,14 @@ class Keys:
         """Return the keys with which a client connects."""
         return (self.broker[0], *self.pair(name))
 
+    def settings(self, name: str) -> dict[str, str]:
+        """Return the settings of an app for a name, whose key is written into a file."""
+        public, secret = (key.decode() for key in self.pair(name))
+        path = self.folder / f"{name}.key_secret"
+        if not path.exists():
+            write_new(path, Certificate(public, secret), "test")
+        return {"key_file": str(path), "broker_key_file": str(self.folder / "broker.key")}
+
     def start(self, folder: Path, **limits: Any) -> BrokerProcess:
         """Start a broker with these keys."""
         broker = BrokerProcess(folder, LIMITS | limits, self.folder)
