@@ -33,12 +33,12 @@ TIMEOUT = 100.0
 class Process:
     """A program with a log, of which a line says that it is ready."""
 
-    def __init__(self, log: Path, *command: str, **environment: str) -> None:
+    def __init__(self, log: Path, *command: str, folder: Path = ROOT, **environment: str) -> None:
         self.log = log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *command],
-                cwd=ROOT,
+                cwd=folder,
                 env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
                 stdout=file,
                 stderr=subprocess.STDOUT,
