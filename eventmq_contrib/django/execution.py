@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.conf import settings
-from django.db import close_old_connections, connections, reset_queries
+from django.db import connections, reset_queries
 from django.utils.timezone import now
 
 from eventmq import EventMQError, JobCancelled, Reject, Retry, current_job
@@ -141,7 +141,7 @@ class _Attempt:
 
     def begin(self) -> list[Any]:
         """Close old connections, send `task_started`, and return the positional arguments."""
-        close_old_connections()
+        _close_old_connections()
         reset_queries()
         self._outer = _open_transactions()
         self._result = self._running()
@@ -202,7 +202,17 @@ class _Attempt:
                 logger.warning(text, self._job.task, alias)
                 connections[alias].close()
                 del connections[alias]
-        close_old_connections()
+        _close_old_connections()
+
+
+def _close_old_connections() -> None:
+    """Close connections as around a request, but not those of a transaction around the job.
+
+    In it, which is that of a test, Django would take autocommit for changed, and close it.
+    """
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
 
 def _open_transactions() -> list[str]:

@@ -12,13 +12,15 @@ from tests.contrib.django.conftest import ROOT
 
 
 @pytest.mark.parametrize("options", [[], ["--parallel", "2"]])
-def test_the_tests_of_a_project_need_no_broker(project, options):
+def test_the_tests_of_a_project_need_no_broker(project, database, options):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PROJECT_BROKER": "tcp://127.0.0.1:9"}
-    environment.pop("PROJECT_POSTGRESQL", None)
+    environment["PROJECT_DEFAULT"] = database
+    if database == "default":
+        environment.pop("PROJECT_POSTGRESQL", None)
     runner = "eventmq_contrib.django.EventMQTestRunner"
-    command = ["-W", "error", "-m", "django", "test", "--testrunner", runner, *options]
+    command = ["-W", "error", "-m", "django", "test", "--noinput", "--testrunner", runner]
     ran = subprocess.run(
-        [sys.executable, *command, "tests.contrib.django.project.shop.tests"],
+        [sys.executable, *command, *options, "tests.contrib.django.project.shop.tests"],
         cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert 0 == ran.returncode, ran.stderr

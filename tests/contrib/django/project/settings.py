@@ -55,6 +55,8 @@ if url := os.environ.get("PROJECT_POSTGRESQL"):
         "OPTIONS": {"application_name": os.environ.get("PROJECT_NAME", "tests")},
         **json.loads(os.environ.get("PROJECT_DATABASE", "{}")),
     }
+    if os.environ.get("PROJECT_DEFAULT") == "postgresql":
+        DATABASES = {"default": DATABASES["postgresql"]}
 
 
 def _backend(**options: object) -> dict[str, object]:
