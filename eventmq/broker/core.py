@@ -508,6 +508,7 @@ class BrokerCore:
             state.next_ready_at, state.next_deadline, self.dispatch.ready_at,
             transient.next_ready_at if transient.delayed or transient.by_wall else None,
             self.heartbeats.probe_at, self.sessions.next_grace_end, self.waiters.next_receipt,
+            state.commit_at,
         )  # fmt: skip
         for deadline in deadlines:
             if deadline is not None and deadline < tick_at:
@@ -584,6 +585,11 @@ class BrokerCore:
         """Whether `take_batch` has writes."""
         state = self.state  # advancing graphs may take more than one commit
         return state.has_writes or (self.graphs.unfinished and state.now >= state.hold_until)
+
+    def must_commit(self, now: float) -> bool:
+        """Return whether the writes must be committed now, since one of them may not wait."""
+        commit_at = self.state.commit_at
+        return self.has_writes and (commit_at is None or now >= commit_at)
 
     def take_deferred_sends(self) -> list[DeferredSend]:
         """Return the messages to send now, in order."""

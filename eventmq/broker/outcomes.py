@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.broker.admission import UniqueAdmission
@@ -467,7 +468,19 @@ class Outcomes:
             acknowledge()
 
         logs = _of_ended(chunk.logs, ends) if chunk.logs else ()
-        state.write(Finish(ends, lease.leased, logs=logs), settle, lambda: self._undo(chunk))
+        finish = Finish(ends, lease.leased, logs=logs)
+        state.write(finish, settle, lambda: self._undo(chunk), linger=self._may_linger(ends))
+
+    def _may_linger(self, ends: Sequence[Finished]) -> bool:
+        """Return whether no peer, and no other job, waits for jobs to end.
+
+        A worker takes further jobs when the ends are stored, so none may be waiting in a queue.
+        """
+        state = self.state
+        if state.busy or state.graphs or state.limiters.counted:
+            return False
+        waited = [w for w in (state.waiters, state.reply_to, self.waiters.streams.of) if w]
+        return not waited or not any(row.job.id in each for row in ends for each in waited)
 
     def finish(
         self,
@@ -674,9 +687,8 @@ class Outcomes:
             if lease.transient:
                 return
             write = CloseChunk(session.id, lease.number)
-            self.state.write(
-                write, lambda _: None, lambda: session.leases.__setitem__(lease.number, lease)
-            )
+            undo = partial(session.leases.__setitem__, lease.number, lease)
+            self.state.write(write, lambda _: None, undo, linger=not self.state.busy)
 
     # Damaged jobs
 

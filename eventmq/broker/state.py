@@ -36,12 +36,16 @@ if TYPE_CHECKING:
     from eventmq.store.writes import Finished
     from eventmq.wire.owner import OwnerInfo
 
-__all__ = ["FULL", "DeferredSend", "SingleWrite", "State", "fields_of"]
+__all__ = ["FULL", "LINGER", "DeferredSend", "SingleWrite", "State", "fields_of"]
 
 logger = logging.getLogger("eventmq.broker")
 
 #: Code and text of the ERROR when the disk is full.
 FULL = ("store-full", "the disk is full; nothing was stored")
+
+#: Seconds for which the end of a job that nobody waits for may wait for other writes: one sync then
+#: stores both. Its worker keeps the end until it is acknowledged.
+LINGER = 0.005
 
 #: Codes of errors that are no fault of the peer: a unique key in use, an id that someone made up or
 #: kept for too long, a stream that another reader has read.
@@ -155,6 +159,11 @@ class State:
     ends: list[Finished] = field(default_factory=list)
     #: Code and text of the ERROR while writes are undone.
     failure: tuple[str, str] = FULL
+    #: Seconds for which a write with ``linger`` waits; the runner sets it to 0 where commits are
+    #: quick.
+    linger: float = LINGER
+    #: Store time at which the batch is committed at the latest; None if it is empty.
+    commit_at: float | None = None
     _batch: list[Write] = field(default_factory=list)
     _settles: list[Callable[[Any], None]] = field(default_factory=list)
     _undos: list[Callable[[], None]] = field(default_factory=list)
@@ -229,6 +238,8 @@ class State:
         write: Write,
         settle: Callable[[Any], None],
         undo: Callable[[], None] = nothing,
+        *,
+        linger: bool = False,
     ) -> None:
         """Queue a write, or a read, until the end of the tick.
 
@@ -236,7 +247,12 @@ class State:
             write: The write or read.
             settle: Called with its write result after the commit.
             undo: Called if the commit failed or the store refused the write.
+            linger: Whether the write may wait for others, for as long as ``linger`` of the state.
         """
+        if not linger:
+            self.commit_at = 0.0
+        elif self.commit_at is None:
+            self.commit_at = self.now + self.linger
         self._batch.append(write)
         self._settles.append(settle)
         self._undos.append(undo)
@@ -283,6 +299,7 @@ class State:
 
     def write_first(self, write: Write, undo: Callable[[], None]) -> None:
         """Queue a write before all others of this tick: it describes the state at its beginning."""
+        self.commit_at = 0.0
         self._batch.insert(0, write)
         self._settles.insert(0, lambda _: None)
         self._undos.insert(0, undo)
@@ -303,6 +320,7 @@ class State:
         """Return the batch with its callbacks, and begin a new one."""
         batch = (self._batch, self._settles, self._undos)
         self._batch, self._settles, self._undos = [], [], []
+        self.commit_at = None
         return batch
 
     # Look-ups

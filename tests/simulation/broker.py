@@ -136,14 +136,14 @@ class BrokerProcess(Process):
             self.network.trace(self.name, f"gets from {frames[0].decode()}", frames[1:])
             core.receive("main", frames, now)
         core.decide(now, caught_up=True)
-        if core.has_writes:
+        if core.must_commit(now):
             self._send()
             self._commit()
             self._send()
             core.decide(self._read_clocks(), caught_up=False)
         self._send()
         now = self._read_clocks()
-        self._wait = 0.0 if core.has_writes else max(0.0, core.next_tick(now) - now)
+        self._wait = 0.0 if core.must_commit(now) else max(0.0, core.next_tick(now) - now)
         self._check_idle(inbox)
         self.wake(max(int(self._wait * 1000) / 1000 + (0.001 if self._wait else 0.0), TICK_TIME))
 

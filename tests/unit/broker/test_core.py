@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.broker.limits import Limits
+from eventmq.broker.state import LINGER
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
 from eventmq.plugins.routing import LeastRecentlyUsed
@@ -338,6 +339,67 @@ def test_a_result_reaches_who_waits(broker: Broker) -> None:
     assert reply.request == call.id
     assert reply.outcome is None
     assert unpack(reply.result, "") == [[job_id, "succeeded", "msgpack", b"\x05"]]
+
+
+def _answer_in_a_tick(broker: Broker, headers: str = "", *, get: bool = False) -> Reply:
+    """Let a worker answer its only job, and end the reading part of the tick."""
+    job_id, _ = broker.submit(headers=headers)
+    if get:
+        broker.tell(b"other", Call(broker.new_id(), "get", pack({"ids": [job_id]})))
+    [(chunk, _)] = chunks(broker.worker())
+    answer = Reply(broker.new_id(), encode_outcomes([row()]), chunk.id, chunk.headers)
+    broker.put(b"worker", answer)
+    broker.core.decide(broker.now())
+    return answer
+
+
+def test_an_end_that_nobody_waits_for_shares_the_commit_of_the_next_job(broker: Broker) -> None:
+    """One sync stores both, so that a client that sends job after job waits for one each."""
+    answer = _answer_in_a_tick(broker)
+    assert [type(w).__name__ for w in broker.core.state.writes] == ["CloseChunk", "Finish"]
+    assert not broker.core.must_commit(broker.now())
+    assert broker.core.next_tick(broker.now()) == pytest.approx(broker.now() + LINGER)
+    broker.put(b"client", Request("next", "default", f"{TASK},ack-requested", b"x"))
+    broker.core.decide(broker.now())
+    assert broker.core.must_commit(broker.now())
+    broker.tick()
+    assert [m.acked for m in broker.took(b"client") if isinstance(m, Ack)] == ["next"]
+    assert answer.id in [m.acked for m in broker.took(b"worker") if isinstance(m, Ack)]
+
+
+def test_an_end_is_committed_after_a_while_without_another_message(broker: Broker) -> None:
+    """It waits for a few milliseconds only."""
+    answer = _answer_in_a_tick(broker)
+    broker.clock.time += LINGER
+    assert broker.core.must_commit(broker.now())
+    broker.tick()
+    assert [m.acked for m in broker.took(b"worker") if isinstance(m, Ack)] == [answer.id]
+
+
+def test_an_end_is_committed_at_once_where_commits_are_quick(broker: Broker) -> None:
+    """Another sync costs less there than the wait."""
+    broker.core.state.linger = 0.0
+    _answer_in_a_tick(broker)
+    assert broker.core.must_commit(broker.now())
+
+
+@pytest.mark.parametrize(
+    ("headers", "get"), [("", True), ("reply-requested", False), ("limit-running:1", False)]
+)
+def test_an_end_that_somebody_waits_for_is_committed_at_once(
+    broker: Broker, headers: str, *, get: bool
+) -> None:
+    """A client waits for the result, or another job for the place of this one."""
+    _answer_in_a_tick(broker, headers, get=get)
+    assert broker.core.must_commit(broker.now())
+
+
+def test_an_end_is_committed_at_once_while_jobs_wait(broker: Broker) -> None:
+    """Its worker is to have the next one; a wait would also change the shares of the queues."""
+    waiting, _ = broker.submit(queue="unserved")
+    _answer_in_a_tick(broker)
+    assert broker.core.must_commit(broker.now())
+    assert broker.call("state", ids=[waiting]) == [[waiting, "queued"]]
 
 
 def test_a_get_after_the_end_is_answered_at_once(broker: Broker) -> None:
