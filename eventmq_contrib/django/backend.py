@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from dataclasses import replace
@@ -16,7 +15,7 @@ from django.utils.module_loading import import_string
 
 import eventmq
 from eventmq import EventMQ, EventMQError, SettingsError
-from eventmq.sdk import did_you_mean, parse_headers
+from eventmq.sdk import Envelope, did_you_mean, parse_headers
 from eventmq_contrib.bodies import begin_body
 from eventmq_contrib.django import framework
 from eventmq_contrib.django.execution import enqueued_at, from_unix, make_function, options_of
@@ -125,15 +124,19 @@ class EventMQBackend(framework.BaseTaskBackend):
         Raises:
             InvalidTask: The task cannot run on this backend.
             TypeError: The arguments are not JSON, or the function does not accept them.
+            SerializationError: A text among them is not Unicode.
             BrokerUnavailable: Outside a transaction: there was no receipt.
             SubmitError: Outside a transaction: the broker refused the job.
         """
         self.validate_task(task)
         args, kwargs = framework.normalize_json(list(args)), framework.normalize_json(kwargs)
-        bound = self.register(task).options(
-            queue=task.queue_name, priority=int(task.priority) + _PRIORITY,
-            eta=task.run_after and task.run_after.astimezone(),  # naive without USE_TZ
-        )  # fmt: skip
+        try:
+            bound = self.register(task).options(
+                queue=task.queue_name, priority=int(task.priority) + _PRIORITY,
+                eta=task.run_after and task.run_after.astimezone(),  # naive without USE_TZ
+            )  # fmt: skip
+        except SettingsError as error:
+            raise framework.InvalidTask(f"task {task.module_path}: {error}") from error
         signature, connection = bound.s(*args, **kwargs), connections[self.database]
         if self.outbox:
             from eventmq_contrib import outbox
@@ -169,6 +172,8 @@ class EventMQBackend(framework.BaseTaskBackend):
                 is forgotten; or it is none of a Django task of the project.
             BrokerUnavailable: No answer.
         """
+        if not (isinstance(result_id, str) and result_id.isprintable()):
+            raise TaskResultDoesNotExist(repr(result_id))  # it cannot be asked for
         result = self._from_broker(result_id)
         if result is None and self.outbox:
             # The broker once more: the relay may have sent it in between.
@@ -186,7 +191,8 @@ class EventMQBackend(framework.BaseTaskBackend):
             return None
         result = self._result(info)
         if info["args"] is None:  # over 1 MiB
-            args, kwargs = json.loads(begin_body(self.app, result_id)() or b"[[], {}]")
+            body = begin_body(self.app, result_id)() or b"[[], {}]"
+            args, kwargs = self._decode(result_id, body)
             framework.change(result, args=args, kwargs=kwargs)
         framework.change(result, _return_value=value)
         return result
@@ -246,8 +252,12 @@ class EventMQBackend(framework.BaseTaskBackend):
         row = OutboxJob.objects.using(self.database).filter(job_id=result_id).first()
         if row is None:
             return None
-        args, kwargs = json.loads(bytes(row.body))
+        args, kwargs = self._decode(result_id, bytes(row.body))
         return make_result(self.task_of(result_id, row.queue, row.headers), result_id, args, kwargs)
+
+    def _decode(self, job_id: str, body: bytes) -> Any:
+        """Return the positional and keyword arguments of a job."""
+        return self.app.plugins.serializer("json").decode(body, Envelope(job_id, "json"))
 
     # Checks
 

@@ -63,6 +63,18 @@ def test_a_call_is_given_back_exactly_before_and_after_it_ran(tasks, backend, wo
     assert found.started_at >= call.run_after
 
 
+@pytest.mark.parametrize(("alias", "more"), [("default", "x" * 1_100_000), ("outbox", "")])
+def test_what_plain_json_lacks_is_given_back_exactly_from_wherever_it_waits(tasks, alias, more):
+    from eventmq_contrib.django.models import OutboxJob
+
+    call = tasks.echo.using(backend=alias, queue_name="spare")
+    arguments = [{1: {2.5: None}}, 1 << 80, {"$eventmq": "int", "value": "0x1"}, more]
+    sent = call.enqueue(*arguments)
+    found = call.get_result(sent.id)
+    OutboxJob.objects.all().delete()
+    assert (arguments, {}) == (found.args, found.kwargs) == (sent.args, sent.kwargs)
+
+
 def test_times_are_naive_without_time_zones(tasks, backend):
     from django.test import override_settings
 
@@ -241,7 +253,7 @@ def test_a_result_does_not_exist_after_its_retention(tasks, framework, backend, 
 
 def test_what_is_no_task_of_the_project_has_no_result(tasks, framework, backend):
     job = backend.app.send("somewhere.else", queue="spare")
-    for job_id in (job.id, "unknown", ""):
+    for job_id in (job.id, "unknown", "", "\0", "\ud800", 3):
         with pytest.raises(framework.TaskResultDoesNotExist):
             backend.get_result(job_id)
     job.cancel()

@@ -228,6 +228,10 @@ def test_wrong_tasks_are_errors_of_the_framework(tasks, framework):
     for changes, text in wrong:
         with pytest.raises(framework.InvalidTask, match=text):
             tasks.add.using(**changes)
+    framework.task_backends["any_queue"].register(tasks.add)
+    for name in ("", "x" * 256):
+        with pytest.raises(framework.InvalidTask, match="1 to 255 characters"):
+            tasks.add.using(backend="any_queue", queue_name=name).enqueue(1)
     with pytest.raises(framework.InvalidTask, match="module level"):
         tasks.task(local)
     for arguments in ([object()], [{1, 2}], [b"\xff"]):

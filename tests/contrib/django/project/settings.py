@@ -67,6 +67,7 @@ TASKS = {
     "default": _backend(),
     "outbox": _backend(outbox=True),
     "at_once": _backend(on_commit=False),
+    "any_queue": {**_backend(), "QUEUES": []},
     "memory": {
         "BACKEND": BACKEND,
         "OPTIONS": {"app": "tests.contrib.django.project.apps:memory"},
