@@ -164,7 +164,7 @@ class EventMQBackend(framework.BaseTaskBackend):
 
     # Results
 
-    def get_result(self, result_id: str) -> Any:
+    def get_result(self, result_id: Any) -> Any:
         """Return the result of a task by its id, as the broker has it now.
 
         Raises:
