@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,16 @@ _EXCEPTIONS = {"cancelled": "eventmq.JobCancelled", "expired": "eventmq.JobExpir
 _apps: dict[tuple[str, ...], EventMQ] = {}
 
 _lock = threading.Lock()
+
+
+class _Away(threading.local):
+    """When commits of this thread have found the broker of an app away, as monotonic times."""
+
+    def __init__(self) -> None:
+        self.times: dict[Any, float] = {}
+
+
+_away = _Away()
 
 
 class EventMQBackend(framework.BaseTaskBackend):
@@ -149,7 +160,7 @@ class EventMQBackend(framework.BaseTaskBackend):
         manual = connection.connection is not None and not connection.autocommit
         if self.on_commit and (connection.in_atomic_block or manual):
             what = f"job {job.id} of task {task.module_path}"
-            _send_on_commit(connection, what, partial(self._send, result, message))
+            _send_on_commit(connection, bound.app, what, partial(self._send, result, message))
         else:
             self._send(result, message)
         return result
@@ -312,18 +323,24 @@ def delay_on_commit(task: Any, *args: Any, **kwargs: Any) -> None:
     """
     signature = task.s(*args, **kwargs)
     signature.encode()  # raises what `delay` would, while the transaction can be rolled back
-    _send_on_commit(connections["default"], f"a job of task {signature.task}", signature.delay)
+    what = f"a job of task {signature.task}"
+    _send_on_commit(connections["default"], task.app, what, signature.delay)
 
 
-def _send_on_commit(connection: Any, what: str, send: Callable[[], Any]) -> None:
+def _send_on_commit(connection: Any, app: Any, what: str, send: Callable[[], Any]) -> None:
     """Send a job after the commit, and log why it was not: nothing can be undone then."""
+    called = time.monotonic()
 
     def sends() -> None:
         try:
+            if _away.times.get(app, 0.0) > called:  # else a request waits for each of its jobs
+                raise eventmq.BrokerUnavailable("the broker was away for another job of the commit")
             send()
         except eventmq.DuplicateJob as error:
             logger.info("%s was not stored: %s", what, error)
         except EventMQError as error:
+            if isinstance(error, eventmq.BrokerUnavailable):
+                _away.times[app] = time.monotonic()
             logger.error("%s is lost: %s", what, error)  # noqa: TRY400 - the text says it all
 
     connection.on_commit(sends)

@@ -102,6 +102,28 @@ def test_a_broker_that_is_away_after_the_commit_loses_the_task_and_that_is_logge
     assert f"job {result.id} of task {tasks.add.module_path} is lost" in text
 
 
+def test_a_commit_waits_once_for_a_broker_that_is_away(project, tasks, caplog):
+    from django.db import transaction
+
+    from eventmq_contrib.django import delay_on_commit
+    from tests.contrib.django.project.apps import away
+
+    name = "waits.once"
+    if name not in away.tasks:
+        away.task(name=name)(lambda: None)
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.ERROR, "eventmq.django"), transaction.atomic():
+            tasks.add.using(backend="away").enqueue(1)
+            with transaction.atomic():
+                tasks.add.using(backend="away").enqueue(2)
+            delay_on_commit(away.tasks[name])
+        first, *others = [each.getMessage() for each in caplog.records]
+        assert "no broker could be reached" in first
+        assert 2 == len(others)
+        assert all("is lost: the broker was away for another job" in each for each in others)
+
+
 def test_a_broker_that_is_away_outside_a_transaction_is_an_error(tasks):
     from eventmq import BrokerUnavailable
 
