@@ -153,6 +153,8 @@ class Relay:
 
     def _check(self, row: Row) -> Exception | None:
         """Return why a row must not be sent, None if it may be."""
+        if [type(value) for value in row[4:]] != [str, str, str, bytes]:  # SQLite keeps any type
+            return errors.ProtocolError("job_id, queue and headers are text, and body is a blob")
         age = time.time() - row.sent if row.sends > 1 else 0.0
         if age <= self._max_age:
             return None

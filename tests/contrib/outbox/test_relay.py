@@ -286,6 +286,21 @@ def test_rows_that_the_broker_refuses_or_no_one_can_read_are_kept_with_reasons(s
             assert f"job {job_id} is kept in the outbox: {reason}" in caplog.text
 
 
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("body", "[[1],{}]"), ("headers", b"task:keep"), ("queue", b"q"), ("job_id", b"id")],
+)
+def test_a_row_whose_columns_have_other_types_is_kept(shop, app, column, value):
+    keep = app.tasks["keep"]
+    broken, other = write(shop, keep.s(1), keep.s(2))
+    change(shop, column, value, broken)
+    assert 2 == shop.relay(app).step()
+    assert other.get() is None
+    [(_, error)] = shop.rows()
+    assert "body is a blob" in error
+
+
 def test_rows_of_a_full_queue_wait_and_those_of_others_do_not(shop, caplog):
     with EventMQ("full", broker="memory://", max_queue_length=2) as app:
         keep = app.task(name="keep")(print)
