@@ -7,8 +7,10 @@ some others, to which whoever waits for it subscribes.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
@@ -60,16 +62,20 @@ class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.on_after_fork()
+        _consumers.add(self)
 
     def on_after_fork(self) -> None:
-        """Forget the subscriptions of the parent."""
+        """Forget the subscriptions of the parent, and the results that it waits for."""
         self._changed = threading.Condition()
+        self._lock = threading.RLock()  # results are collected in any thread
         #: Whether announcements may have arrived, and how often some were passed on.
         self._arrived, self._turn = False, 0
         self._read_at = 0.0
         #: The tasks that are waited for, by bucket, and the subscription of each bucket.
         self._waiting: dict[int, set[str]] = {}
         self._subscriptions: dict[int, Subscription] = {}
+        for results in self._pending_results:
+            results.clear()
 
     def start(self, initial_task_id: str, **kwargs: Any) -> None:
         """Wait for the result of a first task."""
@@ -86,19 +92,24 @@ class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
     def consume_from(self, task_id: str) -> None:
         """Wait for the result of a task too."""
         bucket = _bucket(task_id)
-        self._waiting.setdefault(bucket, set()).add(task_id)
-        if bucket not in self._subscriptions:
+        with self._lock:
+            self._waiting.setdefault(bucket, set()).add(task_id)
+            if bucket in self._subscriptions:
+                return
+            if not self._subscriptions:
+                self._read_at = time.monotonic() + READ_EVERY
             subscription = self.backend.eventmq.subscribe(f"celery-result/{bucket}/")
             self._subscriptions[bucket] = subscription
-            subscription.notify(self._notify)
-            self._read_at = time.monotonic() + READ_EVERY
+        subscription.notify(self._notify)
 
     def cancel_for(self, task_id: str) -> None:
         """Wait for a task no longer. Does not block."""
         bucket = _bucket(task_id)
-        waiting = self._waiting.get(bucket, set())
-        waiting.discard(task_id)
-        if not waiting and (subscription := self._subscriptions.pop(bucket, None)) is not None:
+        with self._lock:
+            waiting = self._waiting.get(bucket, set())
+            waiting.discard(task_id)
+            subscription = None if waiting else self._subscriptions.pop(bucket, None)
+        if subscription is not None:
             subscription.close()
 
     def on_wait_for_pending(self, result: Any, **kwargs: Any) -> None:
@@ -147,6 +158,19 @@ class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
         with self._changed:
             self._arrived = True
             self._changed.notify_all()
+
+
+#: Consumers of this process. Celery tells them of forks of its own workers only.
+_consumers: weakref.WeakSet[_ResultConsumer] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for consumer in list(_consumers):
+        consumer._after_fork()  # noqa: SLF001 - Celery's name
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[misc]
