@@ -55,7 +55,7 @@ def relay(target: Target, url: str) -> None:
     on stdout.
     """
     with closing(target.serving().app) as app, closing(connect(url)) as database:
-        database.execute(f"SELECT sends FROM {TABLE} LIMIT 1")  # noqa: S608 - is it there?
+        database.check()
         running = Relay(database, app, window=app.settings.dedupe_window)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, running.stop)

@@ -49,17 +49,16 @@ DDL: Mapping[str, tuple[str, ...]] = {
 #: Bytes of bodies that are read at a time, unless one body alone has more.
 BYTES = 8 * 1024 * 1024
 
-#: Settings of a session. A relay that does nothing for a minute gives its rows back. PostgreSQL
-#: would compile the statements, or read all rows of a key for each of them, before an ANALYZE.
-_SETTINGS = {
-    "postgresql": (
-        "default_transaction_isolation = 'read committed'", "jit = off", "enable_seqscan = off",
-        "enable_bitmapscan = off", "enable_sort = off",
-        "idle_in_transaction_session_timeout = '60s'",
-    ),
-    "mysql": ("SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "SESSION wait_timeout = 60"),
-    "sqlite": (),
-}  # fmt: skip
+#: Settings of a session of MySQL, and of a transaction of PostgreSQL, whose sessions a pooler gives
+#: to others. A relay that does nothing for a minute gives its rows back. PostgreSQL would compile
+#: the statements, or read all rows of a key for each of them, before an ANALYZE.
+_MYSQL_SETTINGS = (
+    "SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "SESSION wait_timeout = 60",
+)  # fmt: skip
+_POSTGRESQL_SETTINGS = (
+    "jit = off", "enable_seqscan = off", "enable_bitmapscan = off", "enable_sort = off",
+    "idle_in_transaction_session_timeout = '60s'",
+)  # fmt: skip
 
 #: Of the rows of a key only the first: its lock is the claim of the key, with all of its rows.
 _CLAIM = f"""SELECT seq, length(body), ordering_key FROM {TABLE} AS o WHERE error = '' AND
@@ -111,7 +110,7 @@ class Database:
         try:
             if self._connection is None:
                 self._connection = self._open()
-                for setting in _SETTINGS[self.vendor]:
+                for setting in _MYSQL_SETTINGS if self.vendor == "mysql" else ():
                     self._connection.cursor().execute(f"SET {setting}")
             cursor = self._connection.cursor()
             cursor.execute(sql.replace("%s", "?") if self.vendor == "sqlite" else sql, values)
@@ -123,6 +122,11 @@ class Database:
             if missing or "no such table" in text:
                 text += f"; make the table with: eventmq outbox init --database {self.name}"
             raise StoreError(f"{self.name}: {text}") from error
+
+    def check(self) -> None:
+        """Raise `StoreError` if the table, one of its columns, or the right to lock rows lacks."""
+        names = ", ".join([*Row._fields, "created", "error"])
+        self.execute(f"SELECT {names} FROM {TABLE} LIMIT 1{self._lock}")  # noqa: S608
 
     def claim(self, limit: int, without: Sequence[str] = ()) -> list[Row]:
         """Begin a transaction, and return rows that no other relay gets until its end, by seq.
@@ -168,6 +172,9 @@ class Database:
         self._transaction("COMMIT")
 
     def _transaction(self, statement: str) -> None:
+        if self.vendor == "postgresql" and statement != "COMMIT":
+            begin = statement.replace("BEGIN", "BEGIN ISOLATION LEVEL READ COMMITTED")
+            statement = "; SET LOCAL ".join([begin, *_POSTGRESQL_SETTINGS])  # in one trip
         if self._lock:
             self.execute(statement)
 

@@ -59,6 +59,14 @@ def test_a_database_without_its_table_names_the_command_that_makes_it(tmp_path, 
         assert "\n" not in line
 
 
+def test_a_table_of_another_shape_or_without_rights_is_an_error_at_the_start(shop, tmp_path):
+    shop.database.execute("DROP TABLE eventmq_outbox")
+    shop.database.execute("CREATE TABLE eventmq_outbox (seq INTEGER, sends INTEGER)")
+    done = eventmq(tmp_path, "relay", "--database", shop.url, "--broker", "tcp://127.0.0.1:9")
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "ordering_key" in done.stderr or "sent" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [

@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import closing
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 
@@ -14,6 +15,8 @@ from eventmq_contrib import outbox
 from eventmq_contrib.outbox.command import outbox as command
 from eventmq_contrib.outbox.database import Database, connect
 from eventmq_contrib.outbox.relay import Relay
+from tests.contrib.outbox.conftest import DAY
+from tests.support.postgres import pgbouncer
 from tests.support.system import until
 
 DEADLINE = 20.0
@@ -132,7 +135,7 @@ class Slow(Database):
 
     def execute(self, sql, values=()):
         rows = super().execute(sql, values)
-        if sql == "COMMIT AND CHAIN":
+        if sql.startswith("COMMIT AND CHAIN"):
             self.meanwhile()
         return rows
 
@@ -370,6 +373,19 @@ def test_a_relay_goes_on_after_its_session_was_ended(shop, app, caplog):
         relay.stop()
         thread.join(DEADLINE)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+def test_a_session_of_a_pooler_is_given_back_without_settings_of_the_relay(shop, app, postgres):
+    with pgbouncer(postgres) as port:
+        url = shop.url.replace(f":{postgres.port}/", f":{port}/")
+        with closing(connect(url)) as database:
+            write(shop, app.tasks["add"].s(1, 2))
+            assert 1 == Relay(database, app, window=DAY).step()
+            database.wait(0.01)
+        with closing(psycopg.connect(url, autocommit=True)) as other:
+            changed = "SELECT name FROM pg_settings WHERE source = 'session'"
+            assert {("application_name",)} >= {*other.execute(changed).fetchall()}
 
 
 def test_postgresql_wakes_the_relay(database_url, app):
