@@ -91,6 +91,7 @@ def _write(connection: Any, signature: Any, key: str, *, is_async: bool) -> tupl
         from django.db import connections
 
         connection = connections[connection]
+    connection = getattr(connection, "driver_connection", connection)  # in SQLAlchemy's pool
     classes = type(connection).__mro__
     name = f"{classes[0].__module__}.{classes[0].__qualname__}"
     libraries = [each.__module__.partition(".")[0] for each in classes]

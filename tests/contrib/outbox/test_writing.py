@@ -39,13 +39,14 @@ def test_a_row_is_committed_and_rolled_back_with_the_transaction(shop, app):
     assert [(job.id, "")] == shop.rows()
 
 
-@pytest.mark.parametrize("kind", ["session", "scoped", "connection"])
+@pytest.mark.parametrize("kind", ["session", "scoped", "connection", "raw"])
 def test_sessions_and_connections_of_sqlalchemy_write(shop, app, kind):
     engine = sa.create_engine(sqlalchemy_url(shop))
     make = {
         "session": lambda: Session(engine),
         "scoped": scoped_session(sessionmaker(engine)),
         "connection": engine.connect,
+        "raw": engine.raw_connection,
     }[kind]
     with closing(make()) as session:
         outbox.delay(session, app.tasks["add"], 1, 2)
