@@ -32,6 +32,9 @@ __all__ = ["DeliveredMessage", "EventMQBackend", "EventMQBroker", "QueueConsumer
 #: Largest number of messages that a consumer may hold, which Dramatiq's prefetch may exceed.
 MAX_PREFETCH = 10_000
 
+#: Characters of the longest name of a queue.
+MAX_NAME = 255
+
 #: Milliseconds of the shortest delay of a retry: with none, the same attempt would be repeated.
 MIN_DELAY = 1
 
@@ -41,9 +44,8 @@ MIN_WAIT, MAX_WAIT = 0.005, 0.5
 #: Bytes of a message around a result.
 OVERHEAD = 4096
 
-#: Attribute of an attempt's error that has the options of the next attempt, and header by which a
-#: client knows the job that it sent.
-OPTIONS, SENT_AS = "dramatiq_options", "dramatiq-sent-as"
+#: Attribute of an attempt's error that has the options of the next attempt.
+OPTIONS = "dramatiq_options"
 
 
 class DeliveredMessage(dramatiq.MessageProxy):
@@ -63,7 +65,8 @@ class DeliveredMessage(dramatiq.MessageProxy):
         self.retry: tuple[dict[str, Any], int] | None = None
         self._sent_options = message.options
         options = consumer.options_of(message, delivery) if delivery.attempt > 1 else {}
-        super().__init__(message.copy(options=options))
+        # A worker finds its consumer by the queue, which may not be the one that it was sent to.
+        super().__init__(message.copy(queue_name=consumer.queue_name, options=options))
         self._retries = self.options.get("retries", 0)
 
     def is_retry(self) -> bool:
@@ -80,8 +83,14 @@ class DeliveredMessage(dramatiq.MessageProxy):
             for name, value in options.items()
             if name != "traceback" and (name not in sent or sent[name] != value)
         }
-        state = {OPTIONS: dramatiq.get_encoder().encode(changed)}
-        return RemoteError(_name(error), str(error), options.get("traceback") or "", state=state)
+        traceback = _utf8(str(options.get("traceback") or ""))
+        try:
+            state = {OPTIONS: dramatiq.get_encoder().encode(changed)}
+        except Exception as reason:  # noqa: BLE001 - values of users
+            text = "the options %s of message %s cannot be encoded, and are not kept: %r"
+            self.consumer.logger.warning(text, list(changed), self.message_id, reason)
+            return RemoteError(_name(error), _text(error), traceback)
+        return RemoteError(_name(error), _text(error), traceback, state=state)
 
 
 class QueueConsumer(dramatiq.Consumer):
@@ -92,18 +101,20 @@ class QueueConsumer(dramatiq.Consumer):
 
     def __init__(self, broker: EventMQBroker, queue_name: str, prefetch: int, timeout: int) -> None:
         self._broker = broker
+        self.logger = broker.logger
         self._timeout = timeout / 1000
+        self.queue_name = q_name(queue_name)
         self._inbox: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
         self._held: set[str] = set()
-        delays = q_name(queue_name) != queue_name
+        delays = self.queue_name != queue_name
         self.jobs = Consumer(
             broker.app,
             self._receive,
             queues=() if delays else (broker.job_queue(queue_name),),
             prefetch=min(prefetch, MAX_PREFETCH),
-            name=f"dramatiq {queue_name} {socket.gethostname()} {os.getpid()}",
+            name=f"dramatiq {queue_name:.100} {socket.gethostname()} {os.getpid()}",
         )
         self.jobs.start()
 
@@ -123,19 +134,20 @@ class QueueConsumer(dramatiq.Consumer):
             return None
         try:
             message: Message = dramatiq.Message.decode(delivery.body)
-        except dramatiq.DecodeError as error:
+            return DeliveredMessage(message, self, delivery)
+        except Exception as error:  # noqa: BLE001 - such as options that are no dictionary
             encoder = type(dramatiq.get_encoder()).__name__
-            reason = f"not a message of Dramatiq's encoder {encoder}: {error.error}"
-            self._broker.logger.error("job %s, %s: %s", delivery.id, delivery.queue, reason)  # noqa: TRY400 - it says all
+            cause = getattr(error, "error", error)
+            reason = f"not a message of Dramatiq's encoder {encoder}: {cause}"
+            self.logger.error("job %s, %s: %s", delivery.id, delivery.queue, reason)  # noqa: TRY400 - it says all
             self.jobs.fail(delivery, RemoteError(_name(error), reason))
             self._answered(delivery)
             return None
-        return DeliveredMessage(message, self, delivery)
 
     def options_of(self, message: Message, delivery: Delivery) -> dict[str, Any]:
         """Return the options that the last attempt left for this one."""
         options = {"retries": message.options.get("retries", 0) + delivery.attempt - 1}
-        with suppress(eventmq.EventMQError):  # then the number of retries has to do
+        with suppress(Exception):  # then the number of retries has to do
             for attempt in self._broker.app.ask("info", {"id": delivery.id})["attempts"]:
                 error = decode_error(attempt["error"])
                 left = (error.state or {}).get(OPTIONS)
@@ -153,7 +165,7 @@ class QueueConsumer(dramatiq.Consumer):
         elif own.result is None:
             jobs.ack(own.delivery)
         else:
-            jobs.ack(own.delivery, encode_frames([own.result]), FRAMES_TYPE)
+            jobs.ack(own.delivery, own.result, FRAMES_TYPE)
         own.consumer._answered(own.delivery)  # noqa: SLF001 - of this class
 
     def nack(self, message: dramatiq.MessageProxy) -> None:
@@ -231,6 +243,7 @@ class EventMQBackend(ResultBackend):
             ResultMissing: There is none, and ``block`` is False; or it was not kept.
             ResultTimeout: There was none in time.
             ResultFailure: The actor raised, or the message was flushed, or it killed its workers.
+            BrokerUnavailable: The broker has not answered for the setting ``submit_timeout``.
         """
         job_id, wait = self.job_id(message), MIN_WAIT
         end = time.monotonic() + (DEFAULT_TIMEOUT if timeout is None else timeout) / 1000
@@ -252,9 +265,10 @@ class EventMQBackend(ResultBackend):
                 _fail(error.remote_type.rpartition(".")[2], error.remote_message)
             except (eventmq.JobCancelled, eventmq.JobExpired) as error:
                 _fail(type(error).__name__, str(error))
-            if time.monotonic() + wait > end:
+            left = end - time.monotonic()
+            if left <= 0:
                 raise ResultTimeout(message)
-            time.sleep(wait)
+            time.sleep(min(wait, left))
             wait = min(2 * wait, MAX_WAIT)
 
     def store_result(self, message: dramatiq.MessageProxy, result: Any, ttl: int) -> None:
@@ -268,7 +282,7 @@ class EventMQBackend(ResultBackend):
         if len(data) > limit:
             text = f"the result has {len(data)} bytes; the limit is {limit}"
             data = self.encoder.encode(wrap_exception(eventmq.ResultTooLarge(text)))
-        own.result = data
+        own.result = encode_frames([data])
 
     def store_exception(self, message: dramatiq.MessageProxy, exception: Any, ttl: int) -> None:
         """Do nothing: the message has become a failed job with this exception."""
@@ -320,8 +334,16 @@ class EventMQBroker(dramatiq.Broker):
         return f"{self.namespace}.{q_name(queue_name)}".removeprefix(".")
 
     def declare_queue(self, queue_name: str) -> None:
-        """Declare a queue. Idempotent; EventMQ makes it with its first message."""
+        """Declare a queue. Idempotent; EventMQ makes it with its first message.
+
+        Raises:
+            SettingsError: With the namespace its name has more than 255 characters.
+        """
         name = q_name(queue_name)
+        if len(self.job_queue(name)) > MAX_NAME:
+            raise eventmq.SettingsError(
+                f"queue {self.job_queue(name)!r} has a name of more than {MAX_NAME} characters"
+            )
         if name not in self.queues:
             self.emit_before("declare_queue", name)
             self.queues.add(name)
@@ -356,7 +378,7 @@ class EventMQBroker(dramatiq.Broker):
 
         Raises:
             ConnectionClosed: There was no receipt in time: it may have been stored.
-            SettingsError: ``broker_priority`` is not allowed.
+            SettingsError: ``broker_priority``, ``result_ttl``, ``eta`` or the delay is not allowed.
             SubmitError: The broker refuses it.
         """
         name, eta = q_name(message.queue_name), message.options.get("eta")
@@ -368,8 +390,7 @@ class EventMQBroker(dramatiq.Broker):
             delay = max(0, int(eta) - current_millis())
         self.emit_before("enqueue", message, delay)
         body = message.copy(queue_name=name)
-        if delay is not None:
-            del body.options["eta"]
+        body.options.pop("eta", None)  # what is no number is no delay
         if isinstance(delivered, DeliveredMessage) and delivered.is_retry():
             delivered.retry = body.options, delay or 0
         else:
@@ -387,17 +408,22 @@ class EventMQBroker(dramatiq.Broker):
         job_id, ttl = self._result_of(message)
         job_queue, body = self.job_queue(message.queue_name), message.encode()
         try:
-            if job_id is not None:
-                sent_as = uuid.uuid4().hex
-                kept = {**headers, "result-ttl": ttl / 1000, SENT_AS: sent_as}
-                job = self.app.send_raw(job_queue, body, kept, job_id=job_id)
-                with suppress(eventmq.JobNotFound):
-                    if sent_as in job.info()["headers"]:
-                        return
-                # The same message was sent before, and the job with this id has its result.
-            self.app.send_raw(job_queue, body, {**headers, "ignore-result": True})
+            if job_id is None or self._was_sent(job_id):
+                job_id = None
+                headers["ignore-result"] = True
+            else:
+                headers["result-ttl"] = ttl / 1000
+            self.app.send_raw(job_queue, body, headers, job_id=job_id)
         except eventmq.BrokerUnavailable as error:
             raise dramatiq.ConnectionClosed(error) from error
+
+    def _was_sent(self, job_id: str) -> bool:
+        """Return whether the same message was sent before: the job of that has its result."""
+        try:
+            self.app.ask("info", {"id": job_id})
+        except eventmq.JobNotFound:
+            return False
+        return True
 
     def _result_of(self, message: Message) -> tuple[str | None, float]:
         """Return the id of the job that keeps the result, None for none; and milliseconds."""
@@ -469,6 +495,17 @@ def _delivered(message: object) -> DeliveredMessage:
 
 def _name(error: BaseException) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return _utf8(str(error))
+    except Exception:  # noqa: BLE001 - an exception of the user that cannot be shown
+        return f"{type(error).__name__} (its text cannot be shown)"
+
+
+def _utf8(text: str) -> str:
+    return text.encode(errors="replace").decode()
 
 
 def _fail(kind: str, text: str) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 
@@ -130,6 +131,48 @@ def test_the_same_message_can_be_sent_twice(broker, work):
     assert again.get_result(block=True) in {1, 2}
 
 
+def test_a_message_that_has_ended_before_enqueue_returns_runs_once(broker, work, monkeypatch):
+    seen, send = [], type(broker.app).send_raw
+
+    def send_and_wait(self, *args, **options):
+        job = send(self, *args, **options)
+        until(job.ready, "the job has ended")
+        return job
+
+    @dramatiq.actor(store_results=True)
+    def do():
+        seen.append(1)
+        return len(seen)
+
+    work()
+    monkeypatch.setattr(type(broker.app), "send_raw", send_and_wait)
+    sent = do.send()
+    broker.join("default", timeout=LIMIT)
+    assert sent.get_result() == len(seen) == 1
+
+
+def test_an_option_eta_that_is_no_number_is_no_delay(broker, work):
+    @dramatiq.actor(store_results=True)
+    def do():
+        return 1
+
+    work()
+    assert do.send_with_options(eta="soon").get_result(block=True, timeout=LIMIT) == 1
+
+
+def test_a_name_of_a_queue_may_be_as_long_as_the_broker_allows(broker, work):
+    length = 255 - len(broker.job_queue(""))
+
+    @dramatiq.actor(queue_name="q" * length, store_results=True)
+    def do():
+        return 1
+
+    work()
+    assert do.send().get_result(block=True, timeout=LIMIT) == 1
+    with pytest.raises(SettingsError, match="has a name of more than 255 characters"):
+        broker.declare_queue("q" * (length + 1))
+
+
 # Consumers
 
 
@@ -205,6 +248,25 @@ def test_a_job_that_is_no_message_is_a_dead_letter(broker, consume):
     error = job.info()["error"]
     assert error.type == "dramatiq.errors.DecodeError"
     assert error.message.startswith("not a message of Dramatiq's encoder JSONEncoder: ")
+
+
+def test_a_message_with_wrong_fields_is_a_dead_letter(broker, consume):
+    body = dramatiq.get_encoder().encode({**message().asdict(), "options": None})
+    job = broker.app.send_raw(broker.job_queue("default"), body, {"task": "do"})
+    assert next(consume()) is None
+    until(lambda: job.state == "failed", "it failed")
+
+
+def test_a_message_is_answered_that_was_meant_for_another_queue(broker, work):
+    @dramatiq.actor(store_results=True)
+    def do():
+        return 1
+
+    job = broker.app.send_raw(
+        broker.job_queue("default"), message(queue="other").encode(), {"task": "do"}
+    )
+    work()
+    until(lambda: job.state == "succeeded", "it is acknowledged")
 
 
 def test_a_queue_must_be_declared_to_be_consumed(broker):
@@ -287,6 +349,72 @@ def test_exhausted_retries_are_a_dead_letter_that_can_be_retried(broker, work):
     broker.app.ask("retry", {"ids": [job["id"]]})
     assert sent.get_result(block=True, timeout=LIMIT) == 2
     assert dead(broker) == []
+
+
+class Unshown(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Unshown(), "Unshown: Unshown (its text cannot be shown)"),
+        (OSError("file \udc80"), "OSError: file ?"),
+    ],
+)
+def test_an_exception_without_readable_text_ends_its_message(broker, work, error, text):
+    @dramatiq.actor(store_results=True, max_retries=1, min_backoff=10, max_backoff=10)
+    def do():
+        raise error
+
+    sent = do.send()
+    work()
+    with pytest.raises(ResultFailure, match=re.escape(text)):
+        sent.get_result(block=True, timeout=LIMIT)
+    (job,) = dead(broker)
+    assert job["attempt"] == 2
+
+
+def test_options_that_cannot_be_encoded_do_not_stop_a_retry(broker, work, caplog):
+    class Marking(Middleware):
+        def before_process_message(self, broker, message):
+            message.options["mark"] = object()
+
+    broker.add_middleware(Marking())
+
+    @dramatiq.actor(store_results=True, min_backoff=10, max_backoff=10)
+    def do():
+        retries = CurrentMessage.get_current_message().options.get("retries", 0)
+        if not retries:
+            raise ValueError
+        return retries
+
+    sent = do.send()
+    work()
+    assert sent.get_result(block=True, timeout=LIMIT) == 1
+    assert "cannot be encoded, and are not kept" in caplog.text
+
+
+def test_options_that_cannot_be_decoded_do_not_stop_a_retry(broker, consume, monkeypatch):
+    broker.enqueue(message())
+    consumer = consume()
+    received = next(consumer)
+    received.options["retries"] = 1
+    broker.enqueue(received, delay=1)
+    consumer.ack(received)
+    decode, seen = dramatiq.get_encoder().decode, []
+
+    def decode_first(data):
+        seen.append(data)
+        if len(seen) > 1:
+            raise ValueError("a key that was replaced")
+        return decode(data)
+
+    monkeypatch.setattr(dramatiq.get_encoder(), "decode", decode_first)
+    again = next(consumer)
+    assert (len(seen), again.options) == (2, {"retries": 1})
+    consumer.ack(again)
 
 
 def test_a_message_of_an_unknown_actor_is_a_dead_letter(broker, work):
@@ -427,6 +555,30 @@ def test_results_of_other_messages_are_refused(broker):
     backend = EventMQBackend(broker.app)
     with pytest.raises(TypeError, match="was not delivered by an EventMQBroker"):
         backend.store_result(dramatiq.MessageProxy(message()), 1, 1000)
+
+
+def test_a_result_is_waited_for_until_the_timeout(broker):
+    began = time.monotonic()
+    with pytest.raises(ResultTimeout):
+        message().get_result(block=True, timeout=900)
+    assert time.monotonic() - began >= 0.9
+
+
+def test_a_result_that_is_not_encoded_as_bytes_does_not_stop_its_message(broker, work):
+    class Text(dramatiq.JSONEncoder):
+        def encode(self, data):
+            return super().encode(data).decode()
+
+    broker.get_results_backend().encoder = Text()
+
+    @dramatiq.actor(store_results=True)
+    def do():
+        return 1
+
+    do.send()
+    work()
+    broker.join("default", timeout=LIMIT)
+    assert row(broker) == (0, 0, 0, 0)
 
 
 # Processes
