@@ -85,6 +85,10 @@ class EventMQBackend(framework.BaseTaskBackend):
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
+        if not isinstance(self.options, dict):
+            raise InvalidTaskBackend(
+                f"OPTIONS of TASKS[{alias!r}] is {self.options!r}, and no dict"
+            )
         self.on_commit = self.options.get("on_commit", True)
         self.outbox = self.options.get("outbox", False)
         self.database = self.options.get("database", "default")
@@ -153,7 +157,8 @@ class EventMQBackend(framework.BaseTaskBackend):
             from eventmq_contrib import outbox
 
             result = make_result(task, outbox.send(connection, signature).id, args, kwargs)
-            connection.on_commit(partial(self._announce, result))
+            if connection.in_atomic_block or connection.get_autocommit():  # else there are no hooks
+                connection.on_commit(partial(self._announce, result))
             return result
         job, message = signature.encode()
         result = make_result(task, job.id, args, kwargs)

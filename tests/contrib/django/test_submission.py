@@ -90,6 +90,24 @@ def test_without_autocommit_the_error_is_that_of_django(tasks, database):
     connections[database].close()
 
 
+def test_without_autocommit_the_outbox_is_written_in_the_transaction(tasks, database):
+    from django.db import connections, transaction
+
+    alias = "outbox" if database == "default" else f"{database}_outbox"
+    connections[database].ensure_connection()
+    transaction.set_autocommit(False, using=database)
+    tasks.add.using(backend=alias).enqueue("rolled back")
+    transaction.rollback(using=database)
+    result = tasks.add.using(backend=alias).enqueue("committed")
+    transaction.commit(using=database)
+    assert [result.id] == _rows(database)
+    assert result.enqueued_at is None
+    with connections[database].cursor() as cursor:
+        cursor.execute("DELETE FROM eventmq_outbox")
+    transaction.commit(using=database)
+    connections[database].close()
+
+
 def test_a_broker_that_is_away_after_the_commit_loses_the_task_and_that_is_logged(tasks, caplog):
     from django.db import transaction
 
@@ -282,6 +300,7 @@ def _function():
 
 def test_wrong_settings_are_found_by_the_checks(project):
     from django.core.checks import run_checks
+    from django.core.exceptions import ImproperlyConfigured
     from django.test import override_settings
 
     app = "tests.contrib.django.project.apps"
@@ -302,6 +321,9 @@ def test_wrong_settings_are_found_by_the_checks(project):
         assert "eventmq.E004" == error.id
         assert next(iter(options)) in error.msg
     assert [] == _errors({}, override_settings, run_checks)
+    for options in (None, ["broker"]):
+        with pytest.raises(ImproperlyConfigured, match=r"OPTIONS of TASKS\['default'\] is"):
+            _errors(options, override_settings, run_checks)
 
 
 def _errors(options, override_settings, run_checks):
