@@ -106,15 +106,15 @@ class Records:
                 return number
             number = self._last(key, number)[0] + 1
 
-    def appended(self, key: str) -> dict[int, bytes]:
-        """Return number -> value, of all values of a key that were appended and are kept."""
+    def appended(self, key: str, first: int = 1) -> dict[int, bytes]:
+        """Return number -> value, of the values from a first one on that are kept."""
         records: list[_Record | None] = []
-        for ids in _ids(key, 1, self._numbers.get(key, 0) + FIRST):
+        for ids in _ids(key, first, max(self._numbers.get(key, 0) - first, 0) + FIRST):
             records += self._read(ids)
             if records[-1] is None:
                 break
         return {
-            n: each.value for n, each in enumerate(records, 1) if each and each.value is not None
+            n: one.value for n, one in enumerate(records, first) if one and one.value is not None
         }
 
     def claim(self, key: str, owner: bytes, ttl: float) -> bool:
@@ -220,28 +220,33 @@ class Bindings:
 
     def __init__(self, app: EventMQ) -> None:
         self._records = Records(app, BINDINGS)
-        #: Exchange -> when its table was read, and the table.
-        self._tables: dict[str, tuple[float, list[Binding]]] = {}
+        #: Exchange -> when its records were read, the last number, and which bindings hold.
+        self._tables: dict[str, tuple[float, int, dict[Binding, bool]]] = {}
+        #: Exchange -> the last number that this process has stored.
+        self._own: dict[str, int] = {}
 
     def table(self, exchange: str, *, since: float = READ_EVERY) -> list[Binding]:
         """Return the bindings of an exchange as they were up to ``since`` seconds ago."""
-        read_at, table = self._tables.get(exchange, (float("-inf"), []))
-        now = time.monotonic()
-        if now - read_at >= since:
-            found: dict[Binding, bool] = {}
-            for data in self._records.appended(_key(exchange)).values():
+        read_at, last, found = self._tables.get(exchange, (float("-inf"), 0, {}))
+        now, own = time.monotonic(), self._own.get(exchange, 0)
+        if now - read_at >= since or last < own:
+            # Only those that are new; some may have been stored a moment before the last one.
+            records = self._records.appended(_key(exchange), max(last - FIRST // 2, 1))
+            if last and last not in records:  # they were deleted
+                found, last, records = {}, own, self._records.appended(_key(exchange))
+            found = {**found}
+            for data in records.values():
                 bound, *binding = json.loads(data)
                 found[tuple(binding)] = bound
-            table = [binding for binding, bound in found.items() if bound]
-            self._tables[exchange] = now, table
-        return table
+            self._tables[exchange] = now, max([last, *records]), found
+        return [binding for binding, bound in found.items() if bound]
 
     def set(self, exchange: str, binding: Binding, *, bound: bool) -> None:
         """Bind a queue, or unbind it; does nothing if that is so already."""
         if (binding in self.table(exchange, since=0.0)) != bound:
             data = json.dumps([bound, *binding]).encode()
-            self._records.append(_key(exchange), data, None)
-            self._tables.pop(exchange, None)  # another thread may have done so
+            number = self._records.append(_key(exchange), data, None)
+            self._own[exchange] = max(number, self._own.get(exchange, 0))
 
 
 def _key(exchange: str) -> str:

@@ -129,3 +129,43 @@ def test_threads_bind_a_queue_at_the_same_time(app, key):
         for each in started:
             each.result(30)
     assert bindings.table(key) == [binding]
+
+
+def test_a_binding_of_another_thread_counts_while_the_table_is_read(app, key):
+    bindings, first = Bindings(app), ("mail", None, "mail")
+    appended = bindings._records.appended
+
+    def appended_before_it_is_bound(*args):
+        found = appended(*args)
+        bindings._records.appended = appended
+        bindings.set(key, first, bound=True)  # as another thread may do now
+        return found
+
+    bindings._records.appended = appended_before_it_is_bound
+    bindings.table(key)
+    assert bindings.table(key) == [first]
+
+
+def test_only_new_bindings_are_read_again(app, key):
+    bindings, other = Bindings(app), Bindings(app)
+    queues = [("", None, f"mail-{number}") for number in range(40)]
+    for binding in queues:
+        bindings.set(key, binding, bound=True)
+    other.set(key, queues[0], bound=False)
+    asked = []
+    read, bindings._records._read = (
+        bindings._records._read,
+        lambda ids: asked.extend(ids := list(ids)) or read(ids),
+    )
+    assert bindings.table(key, since=0.0) == queues[1:]
+    assert len(asked) < 10
+
+
+def test_bindings_are_read_from_the_first_one_on_if_they_were_deleted(app, key):
+    bindings, other = Bindings(app), Bindings(app)
+    for number in range(9):
+        bindings.set(key, ("", None, f"mail-{number}"), bound=True)
+    other._records.delete(f"kombu-exchange-{key}")
+    assert bindings.table(key, since=0.0) == other.table(key) == []
+    other.set(key, ("", None, "new"), bound=True)
+    assert bindings.table(key, since=0.0) == [("", None, "new")]
