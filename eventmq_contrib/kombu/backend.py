@@ -108,9 +108,8 @@ class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
         with self._lock:
             waiting = self._waiting.get(bucket, set())
             waiting.discard(task_id)
-            subscription = None if waiting else self._subscriptions.pop(bucket, None)
-        if subscription is not None:
-            subscription.close()
+            if not waiting and (subscription := self._subscriptions.pop(bucket, None)) is not None:
+                subscription.close()
 
     def on_wait_for_pending(self, result: Any, **kwargs: Any) -> None:
         """Read the results that were stored before they were waited for."""

@@ -60,9 +60,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self.closed: bool = False
         self._app = connection.app
         self._prefetch = NO_LIMIT
-        #: The consumer of all queues, and those of `basic_get`, each of which holds one message.
+        #: The consumer of all queues; those of `basic_get` hold one message each.
         self._taker: Consumer | None = None
-        self._getters: list[Consumer] = []
         #: Delivery tag -> who holds it, and the delivery, in the order of the deliveries.
         self._unacked: OrderedDict[str, tuple[Consumer, Delivery]] = OrderedDict()
         #: Consumer tag -> queue, no_ack, callback.
@@ -196,17 +195,23 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._callbacks[consumer_tag] = queue, no_ack, callback
         if (mailbox := self._mailbox(queue)) is not None:
             mailbox.consume(partial(self._deliver_broadcast, callback))
-            return
+            if not any(map(self._is_named, mailbox.bindings)):
+                return
         if self._taker is None:
             self._taker = Consumer(self._app, self._received, prefetch=self._prefetch)
         self._taker.add_queue(queue)
+
+    def _is_named(self, binding: tuple[str, str]) -> bool:
+        """Return whether messages for a queue of a binding come by its name too, as jobs."""
+        exchange = self.state.exchanges.get(binding[0], {})
+        return bool(exchange.get("type") == "direct" and exchange.get("durable", True))
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """End a consumer; what it has not acknowledged stays with it."""
         queue, *_ = self._callbacks.pop(consumer_tag, ("",))
         if (mailbox := self._mailbox(queue)) is not None:
             mailbox.consume(None)
-        elif self._taker is not None and not self._consumers_of(queue):
+        if self._taker is not None and not self._consumers_of(queue):
             self._taker.remove_queue(queue)
 
     def _consumers_of(self, queue: str) -> list[tuple[bool, Callable[..., Any]]]:
@@ -236,12 +241,14 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         except ProtocolError as error:
             logger.error("job %s of queue %s fails: %s", delivery.id, delivery.queue, error)  # noqa: TRY400 - no traceback
             taker.fail(delivery, str(error))
+            self._release(taker)
             return None
         tag = f"{delivery.id}.{delivery.number}"
         payload["properties"]["delivery_tag"] = tag
         payload["properties"]["delivery_info"]["redelivered"] = delivery.number > 1
         if no_ack:
             taker.ack(delivery)
+            self._release(taker)
         else:
             self._unacked[tag] = taker, delivery
         return self.Message(payload, channel=self)
@@ -267,7 +274,6 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             return None
         taken: SimpleQueue[Delivery] = SimpleQueue()
         taker = Consumer(self._app, taken.put, queues=[queue])
-        self._getters.append(taker)
         taker.start()
         try:
             delivery = taken.get(timeout=GET_TIMEOUT)
@@ -279,12 +285,18 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     # Answers
 
+    def _release(self, taker: Consumer) -> None:
+        """Close a consumer of `basic_get`, whose message has its answer."""
+        if taker is not self._taker:
+            taker.close()
+
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Acknowledge a message, or all up to it. Does nothing after the channel was closed."""
         tags = list(self._unacked) if multiple else [delivery_tag]
         for tag in tags[: tags.index(delivery_tag) + 1] if delivery_tag in tags else ():
             if (held := self._unacked.pop(tag, None)) is not None:
                 held[0].ack(held[1])
+                self._release(held[0])
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Requeue a message, or let its job fail: failed jobs are kept."""
@@ -294,6 +306,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
                 taker.requeue(delivery)
             else:
                 taker.fail(delivery, "the consumer rejected the message")
+            self._release(taker)
 
     def basic_recover(self, requeue: bool = False) -> None:
         """Requeue all unacknowledged messages."""
@@ -315,7 +328,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self.closed = True
         for tag in list(self._callbacks):
             self.basic_cancel(tag)
-        takers = [*self._getters, *([] if self._taker is None else [self._taker])]
+        held = (taker for taker, _ in self._unacked.values())
+        takers = {taker for taker in (self._taker, *held) if taker is not None}
         self._taker = None
         self._unacked.clear()
         for taker in takers:

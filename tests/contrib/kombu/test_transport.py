@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from uuid import uuid4
 
@@ -253,6 +254,39 @@ def test_simple_queues_get_count_and_purge(connection, queue):
     assert bound.get(no_ack=True).payload == 0
     with pytest.raises(ChannelError, match="no queue 'nothing'"):
         connection.default_channel.queue_declare("nothing", passive=True)
+
+
+def test_single_messages_leave_no_consumer_behind(connection, queue):
+    bound = queue(connection.default_channel)
+    for number in range(20):
+        publish(connection, number, queue)
+    others = threading.active_count()
+    taken = [bound.get(no_ack=number < 2) for number in range(20)]
+    assert [message.payload for message in taken] == list(range(20))
+    for number, message in enumerate(taken[2:]):
+        if number % 2:
+            message.ack()
+        else:
+            message.reject()
+    assert threading.active_count() == others
+    assert row(connection, queue)["failed"] == 9
+    assert row(connection, queue)["waiting"] == row(connection, queue)["running"] == 0
+
+
+@pytest.mark.parametrize("options", [{"auto_delete": True}, {"exclusive": True}])
+def test_a_queue_of_a_connection_gets_what_is_sent_by_its_name(connection, url, options):
+    """As ``apply_async(queue=...)`` of Celery does for every queue of a direct exchange."""
+    name = uuid4().hex
+    queue = Queue(name, Exchange(f"{name}.direct"), routing_key="a", **options)
+    taker = Taker(connection, queue)
+    with Connection(url) as other:
+        publish(other, 1, queue)
+        producer = Producer(other.default_channel)
+        producer.publish(2, exchange=queue.exchange, routing_key="a", declare=[queue.exchange])
+    assert sorted(message.payload for message in taker.take(2)) == [1, 2]
+    taker.consumer.cancel()
+    publish(connection, 3, queue)
+    assert taker.nothing()
 
 
 def test_an_eta_is_kept_by_the_broker(connection, queue):
