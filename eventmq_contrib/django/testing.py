@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.test.runner import DiscoverRunner
 from django.test.utils import iter_test_cases, override_settings
+from django.utils.module_loading import import_string
 
 from eventmq.testing import InlineApp, use_app
 from eventmq_contrib.django.backend import EventMQBackend
@@ -48,6 +49,16 @@ def run_jobs() -> int:
     return sum(each.drain() for each in _inline.values())
 
 
+def _inline_backend(path: str) -> str:
+    """Return the path of the class that replaces a backend in tests; of others their own."""
+    backend = import_string(path)
+    if not issubclass(backend, EventMQBackend):
+        return path
+    name = path.replace(".", "_")
+    globals()[name] = type(backend.__name__, (InlineBackend, backend), {})
+    return f"{__name__}.{name}"
+
+
 def _close() -> None:
     _inline.clear()
     _stack.close()
@@ -61,11 +72,10 @@ class EventMQTestRunner(DiscoverRunner):
     """
 
     def setup_test_environment(self, **kwargs: Any) -> None:
-        """Replace the backends of EventMQ by `InlineBackend`."""
+        """Replace the backends of EventMQ, and those derived from it, by `InlineBackend`."""
         super().setup_test_environment(**kwargs)
-        backends = {f"{__package__}.EventMQBackend": f"{__name__}.InlineBackend"}
         self._override = override_settings(TASKS={
-            alias: {**params, "BACKEND": backends.get(params["BACKEND"], params["BACKEND"])}
+            alias: {**params, "BACKEND": _inline_backend(params["BACKEND"])}
             for alias, params in settings.TASKS.items()
         })  # fmt: skip
         self._override.enable()

@@ -24,4 +24,4 @@ def test_the_tests_of_a_project_need_no_broker(project, database, options):
         cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert 0 == ran.returncode, ran.stderr
-    assert "Ran 8 tests" in ran.stderr
+    assert "Ran 9 tests" in ran.stderr

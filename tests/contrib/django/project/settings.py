@@ -67,6 +67,8 @@ TASKS = {
     "default": _backend(),
     "outbox": _backend(outbox=True),
     "at_once": _backend(on_commit=False),
+    "derived": {**_backend(), "BACKEND": "tests.contrib.django.project.backends.Derived"},
+    "long_path": {**_backend(), "BACKEND": "eventmq_contrib.django.backend.EventMQBackend"},
     "any_queue": {**_backend(), "QUEUES": []},
     "memory": {
         "BACKEND": BACKEND,

@@ -58,6 +58,12 @@ class WithCommits(TransactionTestCase):
         result.refresh()
         assert ("FAILED", 1) == (result.status, result.attempts)
 
+    def test_a_backend_of_the_project_and_another_path_are_replaced_as_well(self):
+        for alias in ("derived", "long_path"):
+            result = tasks.add.using(backend=alias).enqueue(1, b=2)
+            result.refresh()
+            assert 3 == result.return_value
+
     def test_a_task_may_ask_for_its_own_result(self):
         result = tasks.asks.enqueue()
         result.refresh()
