@@ -433,7 +433,8 @@ class EventMQBroker(dramatiq.Broker):
             if (
                 isinstance(results, Results)
                 and isinstance(results.backend, EventMQBackend)
-                and options.get("store_results", results.store_results)
+                # Workers know whether an actor that is not declared here has results.
+                and options.get("store_results", results.store_results or actor is None)
             ):
                 ttl = options.get("result_ttl", results.result_ttl)
                 return results.backend.job_id(message), ttl

@@ -6,7 +6,9 @@ version is that of the installed ``dramatiq``::
     python -m tests.contrib.dramatiq.foreign FOLDER [ARGUMENT OF PYTEST]...
 
 The fixtures ``stub_broker`` and ``result_backend`` become an `EventMQBroker` and an
-`EventMQBackend` of a broker process of their own; everything else is as it is there.
+`EventMQBackend` of a broker process of their own; everything else is as it is there. They import
+``pylibmc``. With Dramatiq 2.2, four of 141 fail: three look into the queues of a ``StubBroker``,
+and one calls the method ``_store`` of a backend, which an `EventMQBackend` does not have.
 """
 
 from __future__ import annotations

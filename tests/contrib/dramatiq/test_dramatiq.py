@@ -10,7 +10,7 @@ import time
 import dramatiq
 import pytest
 from dramatiq.middleware import CurrentMessage, Middleware
-from dramatiq.results import ResultFailure, ResultMissing, ResultTimeout
+from dramatiq.results import ResultFailure, ResultMissing, Results, ResultTimeout
 
 from eventmq import EventMQ, SettingsError
 from eventmq.sdk import decode_error
@@ -579,6 +579,24 @@ def test_a_result_that_is_not_encoded_as_bytes_does_not_stop_its_message(broker,
     work()
     broker.join("default", timeout=LIMIT)
     assert row(broker) == (0, 0, 0, 0)
+
+
+def test_a_client_that_does_not_declare_the_actor_gets_its_result(broker, work):
+    client = EventMQBroker(app=broker.app, namespace=broker.namespace)
+    client.add_middleware(Results(backend=EventMQBackend(client.app)))
+
+    @dramatiq.actor(store_results=True)
+    def do():
+        return 1
+
+    @dramatiq.actor
+    def forget(): ...
+
+    work()
+    options = {"backend": client.get_results_backend(), "block": True, "timeout": LIMIT}
+    assert client.enqueue(message()).get_result(**options) == 1
+    with pytest.raises(ResultMissing):
+        client.enqueue(message(actor="forget")).get_result(**options)
 
 
 # Processes
