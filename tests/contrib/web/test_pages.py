@@ -99,7 +99,7 @@ def test_the_tests_on_the_page_about_flask_pass(
     monkeypatch.setenv("EVENTMQ_BROKER", "memory://")
     ran = run_pytest(tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "4 passed" in ran.stdout
+    assert "5 passed" in ran.stdout
 
 
 def test_the_pages_have_the_same_tasks() -> None:
