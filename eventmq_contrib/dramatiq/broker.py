@@ -307,7 +307,7 @@ class EventMQBroker(dramatiq.Broker):
         middleware: As for every broker of Dramatiq.
 
     Raises:
-        SettingsError: The URL is not allowed.
+        SettingsError: The URL is not allowed, or is ``memory://``.
         ValueError: Both ``url`` and ``app`` were given.
     """
 
@@ -327,6 +327,10 @@ class EventMQBroker(dramatiq.Broker):
         self._own_app = app is None
         address = None if url is None else url.replace("eventmq://", "tcp://")
         self.app = app or eventmq.EventMQ("dramatiq", broker=address)
+        if "memory://" in self.app.settings.broker:
+            raise eventmq.SettingsError(
+                "EventMQBroker needs a broker that it can connect to, not memory://"
+            )
         self._consumers: weakref.WeakSet[QueueConsumer] = weakref.WeakSet()
 
     def job_queue(self, queue_name: str) -> str:

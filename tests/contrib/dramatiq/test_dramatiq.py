@@ -482,6 +482,8 @@ def test_a_broker_that_is_not_there_is_a_closed_connection():
 def test_an_address_is_a_url_or_that_of_an_app():
     with pytest.raises(ValueError, match="give either url or app"):
         EventMQBroker(url="tcp://127.0.0.1:1", app=EventMQ())
+    with pytest.raises(SettingsError, match="can connect to, not memory://"):
+        EventMQBroker(url="memory://")
     broker = EventMQBroker(url="eventmq://127.0.0.1:1", namespace="")
     assert list(broker.app.settings.broker) == ["tcp://127.0.0.1:1"]
     assert broker.job_queue("mail.DQ") == "mail"
