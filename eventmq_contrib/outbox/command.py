@@ -19,6 +19,9 @@ __all__ = ["outbox"]
 
 _EXITS = {cli.FAILED: "the database cannot be reached, or has no outbox table"}
 
+#: The last time, in Unix time, that can be shown.
+_MAX_CREATED = 2.5e11
+
 _LISTED: tuple[str, ...] = ("id", "queue", "created", "error")
 
 _takes_database = click.option(
@@ -74,6 +77,9 @@ def list_kept(url: str, *, as_json: bool) -> None:
             f"SELECT job_id, queue, created, error FROM {TABLE} WHERE error <> '' ORDER BY seq"  # noqa: S608
         )
     listed = [dict(zip(_LISTED, row, strict=True)) for row in rows]
+    for row in listed:
+        if not (isinstance(row["created"], float) and 0 < row["created"] < _MAX_CREATED):
+            row["created"] = None  # such as milliseconds, from a writer of another language
     cli.show_rows(listed, _LISTED, as_json=as_json, empty="No kept rows.")
 
 
@@ -87,7 +93,7 @@ def retry(url: str, ids: tuple[str, ...]) -> int:
     """
     with closing(connect(url)) as database:
         rows = database.execute(f"SELECT seq, job_id FROM {TABLE} WHERE error <> ''")  # noqa: S608
-        chosen = [row for row in rows if ids == ("all",) or row[1] in ids]
+        chosen = [row for row in rows if "all" in ids or row[1] in ids]
         if chosen:
             seqs = among([row[0] for row in chosen])
             database.execute(f"UPDATE {TABLE} SET {NEW}, error = '' WHERE {seqs}")  # noqa: S608

@@ -98,6 +98,10 @@ def test_kept_rows_are_listed_and_retried(tmp_path):
             )
         connection.execute("UPDATE eventmq_outbox SET sends = 2, sent = 5")
         connection.commit()
+        connection.execute("UPDATE eventmq_outbox SET created = 1.8e12 WHERE job_id = 'a'")  # ms
+        connection.commit()
+    listed = eventmq(tmp_path, "list", "--database", "sqlite:///shop.db")
+    assert (0, "") == (listed.returncode, listed.stderr)
     listed = eventmq(tmp_path, "list", "--database", "sqlite:///shop.db", "--json")
     assert [("a", "ProtocolError: bad"), ("b", "too old")] == [
         (row["id"], row["error"]) for row in json.loads(listed.stdout)
@@ -106,8 +110,10 @@ def test_kept_rows_are_listed_and_retried(tmp_path):
     assert (4, "1 rows will be sent\n") == (done.returncode, done.stdout)
     assert "no row of job c is kept" in done.stderr
     assert [("a", ""), ("b", "too old"), ("c", "")] == rows(tmp_path)
+    done = eventmq(tmp_path, "retry", "--database", "sqlite:///shop.db", "all", "d")
+    assert (4, "1 rows will be sent\n") == (done.returncode, done.stdout)
     done = eventmq(tmp_path, "retry", "--database", "sqlite:///shop.db", "all")
-    assert (0, "1 rows will be sent\n") == (done.returncode, done.stdout)
+    assert (0, "0 rows will be sent\n") == (done.returncode, done.stdout)
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
         found = connection.execute("SELECT job_id, sends, sent FROM eventmq_outbox").fetchall()
     assert [("a", 0, None), ("b", 0, None), ("c", 2, 5.0)] == found
