@@ -147,12 +147,15 @@ class QueueConsumer(dramatiq.Consumer):
     def options_of(self, message: Message, delivery: Delivery) -> dict[str, Any]:
         """Return the options that the last attempt left for this one."""
         options = {"retries": message.options.get("retries", 0) + delivery.attempt - 1}
-        with suppress(Exception):  # then the number of retries has to do
+        try:
             for attempt in self._broker.app.ask("info", {"id": delivery.id})["attempts"]:
                 error = decode_error(attempt["error"])
                 left = (error.state or {}).get(OPTIONS)
                 if isinstance(left, bytes):
                     options = {**dramatiq.get_encoder().decode(left), "traceback": error.traceback}
+        except Exception as reason:  # noqa: BLE001 - then the number of retries has to do
+            text = "the options that the last attempt of message %s left are not known: %s"
+            self.logger.warning(text, message.message_id, reason)
         return options
 
     def ack(self, message: dramatiq.MessageProxy) -> None:

@@ -396,7 +396,7 @@ def test_options_that_cannot_be_encoded_do_not_stop_a_retry(broker, work, caplog
     assert "cannot be encoded, and are not kept" in caplog.text
 
 
-def test_options_that_cannot_be_decoded_do_not_stop_a_retry(broker, consume, monkeypatch):
+def test_options_that_cannot_be_decoded_do_not_stop_a_retry(broker, consume, monkeypatch, caplog):
     broker.enqueue(message())
     consumer = consume()
     received = next(consumer)
@@ -414,6 +414,7 @@ def test_options_that_cannot_be_decoded_do_not_stop_a_retry(broker, consume, mon
     monkeypatch.setattr(dramatiq.get_encoder(), "decode", decode_first)
     again = next(consumer)
     assert (len(seen), again.options) == (2, {"retries": 1})
+    assert "left are not known: a key that was replaced" in caplog.text
     consumer.ack(again)
 
 

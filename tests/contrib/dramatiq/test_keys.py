@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import dramatiq
 import pytest
-from dramatiq.results import Results
+from dramatiq.results import ResultFailure, Results
 
 from eventmq import EventMQ
 from eventmq_contrib.dramatiq import EventMQBackend, EventMQBroker
@@ -27,9 +27,9 @@ class Keyed:
         self.broker = self._keys.start(folder)
 
     @contextmanager
-    def connect(self, name: str, *roles: str) -> Iterator[EventMQBroker]:
+    def connect(self, name: str, *roles: str, group: str = "shop") -> Iterator[EventMQBroker]:
         """Yield a broker of Dramatiq with results."""
-        self._keys.authorize(name, *roles, group="shop")
+        self._keys.authorize(name, *roles, group=group)
         settings = self._keys.settings(name)
         broker = EventMQBroker(app=EventMQ(name, broker=self.broker["main"], **settings))
         broker.add_middleware(Results(backend=EventMQBackend(broker.app)))
@@ -70,6 +70,30 @@ def test_clients_and_workers_of_one_group(keyed: Keyed) -> None:
             assert pipeline.messages[-1].get_result(**options) == 6
         finally:
             worker.stop()
+
+
+def test_a_worker_of_another_group_says_that_it_cannot_read_options(
+    keyed: Keyed, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        keyed.connect("work", "worker", "client") as ours,
+        keyed.connect("web", "client", group="other") as client,
+    ):
+        options = {"store_results": True, "min_backoff": 10, "max_retries": 1}
+        dramatiq.actor(add, broker=ours, **options)
+        sent = dramatiq.actor(add, broker=client, **options)
+        worker = dramatiq.Worker(ours, worker_timeout=100, worker_threads=2)
+        worker.start()
+        try:
+            message = sent.send(1, "a")  # type: ignore[arg-type]
+            with pytest.raises(ResultFailure):
+                message.get_result(
+                    backend=client.get_results_backend(), block=True, timeout=DEADLINE * 1000
+                )
+        finally:
+            worker.stop()
+    assert "left are not known: job" in caplog.text
+    assert "with another key than 'work'" in caplog.text
 
 
 def test_a_backend_is_not_made_with_a_broker(keyed: Keyed) -> None:
