@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq import EventMQ
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["DEFAULT_PORT", "app_of"]
 
@@ -34,35 +34,36 @@ _lock = threading.Lock()
 _warned: set[str] = set()
 
 
-def app_of(url: Mapping[str, Any], options: Mapping[str, Any]) -> EventMQ:
-    """Return the app for a broker; it is made at the first call and lasts as long as the process.
+def app_of(urls: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> EventMQ:
+    """Return the app for brokers; it is made at the first call and lasts as long as the process.
 
     Args:
-        url: What `kombu.utils.url.parse_url` returns.
+        urls: What `kombu.utils.url.parse_url` returns, of one broker or several: the app uses that
+            which owns their store, or else the first that answers.
         options: Transport options; one that is not known is logged once.
 
     Raises:
-        ValueError: The URL has a user, a password or a virtual host, which have no meaning.
+        ValueError: A URL has a user, a password or a virtual host, which have no meaning.
     """
+    for name in options.keys() - SETTINGS - OTHERS - _warned:
+        _warned.add(name)
+        logger.warning("the transport option %r has no effect with EventMQ", name)
+    settings = {name: options[name] for name in sorted(options.keys() & SETTINGS)}
+    brokers = tuple(dict.fromkeys(map(_address, urls)))
+    key = (brokers, *settings.items())
+    with _lock:
+        if key not in _apps:
+            _apps[key] = EventMQ("celery", broker=brokers, **settings)
+        return _apps[key]
+
+
+def _address(url: Mapping[str, Any]) -> str:
     if url["userid"] or url["password"]:
         raise ValueError(
             "an eventmq:// URL has no user and no password; use keys: the transport options "
             "key_file and broker_key_file"
         )
-    if (url["virtual_host"] or "/") != "/":
-        raise ValueError(
-            f"an eventmq:// URL has no virtual host, so {url['virtual_host']!r} cannot be used; a "
-            "broker of its own keeps an application apart"
-        )
-    for name in options.keys() - SETTINGS - OTHERS - _warned:
-        _warned.add(name)
-        logger.warning("the transport option %r has no effect with EventMQ", name)
+    if (path := url["virtual_host"] or "/") != "/":
+        raise ValueError(f"an eventmq:// URL has no virtual host such as {path!r}: use two brokers")
     host, port = url["hostname"] or "127.0.0.1", url["port"] or DEFAULT_PORT
-    address = f"tcp://[{host.strip('[]')}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-    settings = {name: options[name] for name in sorted(options.keys() & SETTINGS)}
-    key = (address, *settings.items())
-    with _lock:
-        app = _apps.get(key)
-        if app is None:
-            app = _apps[key] = EventMQ("celery", broker=address, **settings)
-        return app
+    return f"tcp://[{host.strip('[]')}]:{port}" if ":" in host else f"tcp://{host}:{port}"

@@ -190,11 +190,15 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
     def __init__(self, app: Any, url: str | None = None, **kwargs: Any) -> None:
         super().__init__(app, url=url, **kwargs)
         options = dict(app.conf.result_backend_transport_options or {})
-        self.eventmq = app_of(parse_url(url or "eventmq://"), options)
+        self.eventmq = app_of(map(parse_url, (url or "eventmq://").split(";")), options)
         self._records = Records(self.eventmq, options.get("result_queue", QUEUE))
         self.result_consumer = self.ResultConsumer(
             self, self.app, self.accept, self._pending_results, self._pending_messages
         )
+
+    def as_uri(self, include_password: bool = False) -> str:
+        """Return the URL, which has no password, or those of several brokers."""
+        return self.url or "eventmq://"
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, None if there is none."""

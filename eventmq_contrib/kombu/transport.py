@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote
 
 from kombu.transport import base, virtual
+from kombu.utils.url import parse_url
 from kombu.utils.uuid import uuid
 
 from eventmq import BrokerUnavailable, MessageTooLarge, ProtocolError, QueueFull, SubmitError
@@ -76,8 +77,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """Make a mailbox if a queue belongs to its connection; queues of EventMQ need no making."""
         arguments = options.get("arguments") or {}
         for argument in arguments.keys() - _ARGUMENTS:
-            text = "the argument %r of queue %r has no effect with EventMQ"
-            logger.warning(text, argument, queue)
+            logger.warning("argument %r of queue %r has no effect with EventMQ", argument, queue)
         if options.get("auto_delete") or options.get("exclusive") or "x-expires" in arguments:
             mailbox = Mailbox(self._app, self.connection.inbox)
             self.connection.mailboxes.setdefault(queue, mailbox)
@@ -127,8 +127,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         if if_empty and self._size(queue):
             return
         self._purge(queue)
-        mailbox = self.connection.mailboxes.pop(queue, None)
-        if mailbox is not None:
+        if (mailbox := self.connection.mailboxes.pop(queue, None)) is not None:
             mailbox.close()
         for exchange in self.state.exchanges:
             for binding in self.get_table(exchange):
@@ -367,7 +366,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         options = client.transport_options
-        self.app = app_of(vars(client), options)
+        others = [parse_url(url) for url in client.alt if "://" in url]
+        self.app = app_of([*others, vars(client)], options)
         new = virtual.BrokerState(), Bindings(self.app)
         self.state, self.bindings = self._states.setdefault(self.app, new)
         self.delays = bool(options.get("eta_in_broker", True))

@@ -96,3 +96,11 @@ def test_a_missed_announcement_is_read_while_others_begin_to_wait(shop, monkeypa
         return bool(result._cache)
 
     until(ready, "the result", DEADLINE / 10)
+
+
+def test_results_are_read_from_the_broker_of_a_list_that_answers(url):
+    brokers = f"eventmq://127.0.0.1:1;{url}"
+    app = Celery("client", broker=brokers, backend=brokers, set_as_current=False)
+    result = app.AsyncResult(uuid())
+    app.backend.store_result(result.id, 7, "SUCCESS")
+    assert (result.get(timeout=DEADLINE), app.backend.as_uri()) == (7, brokers)

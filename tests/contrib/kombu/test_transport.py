@@ -333,7 +333,7 @@ def test_jobs_that_are_no_messages_fail_with_a_reason(connection, queue, caplog)
 
 
 def test_options_without_effect_are_named(url, connection, queue, caplog):
-    app_of(parse_url("eventmq://127.0.0.1:1"), {"visibility_timeout": 5})
+    app_of([parse_url("eventmq://127.0.0.1:1")], {"visibility_timeout": 5})
     assert "the transport option 'visibility_timeout' has no effect with EventMQ" in caplog.text
     limited = Queue(queue.name, queue_arguments={"x-max-length": 5})
     limited(connection.default_channel).declare()
@@ -366,6 +366,26 @@ def test_a_connection_closes_within_a_bound_while_the_broker_is_silent(url, syst
     with Connection(url) as connection:
         (message,) = Taker(connection, queue).take()
         assert message.payload == 1
+
+
+@pytest.mark.parametrize("second", ["eventmq://127.0.0.1:1", ""])
+def test_a_list_of_brokers_uses_the_one_that_answers(url, queue, second):
+    brokers = f"{url};{second}" if second else f"eventmq://127.0.0.1:1;{url}"
+    with Connection(brokers) as connection:
+        publish(connection, 1, queue)
+        assert Taker(connection, queue).take()[0].payload == 1
+        assert len(eventmq_of(connection).settings.broker) == 2
+
+
+def test_a_list_of_brokers_is_that_of_its_copies(url):
+    with Connection(f"{url};eventmq://127.0.0.1:1") as connection:
+        connection.maybe_switch_next()
+        connection.maybe_switch_next()
+        copy = connection.clone()
+        others = Connection(url, alternates=["eventmq://127.0.0.1:1"])
+        apps = [eventmq_of(each) for each in (connection, copy)]
+        assert apps[0] is apps[1]
+        assert set(eventmq_of(others).settings.broker) == set(apps[0].settings.broker)
 
 
 def test_a_broker_that_is_away_is_a_connection_error():
