@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -14,11 +14,12 @@ from eventmq.testing import InlineApp, use_app
 from eventmq_contrib.django.backend import EventMQBackend
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from unittest import TestSuite
 
     from eventmq import EventMQ
 
-__all__ = ["EventMQTestRunner", "InlineBackend", "run_jobs"]
+__all__ = ["EventMQTestRunner", "InlineBackend", "inline_jobs", "run_jobs"]
 
 #: The apps that the running test has used, and what closes them.
 _inline: dict[EventMQ, InlineApp] = {}
@@ -49,13 +50,30 @@ def run_jobs() -> int:
     return sum(each.drain() for each in _inline.values())
 
 
+@contextmanager
+def inline_jobs() -> Iterator[None]:
+    """Do what `EventMQTestRunner` does, around one test of another runner, such as pytest's."""
+    with _override():
+        try:
+            yield
+        finally:
+            _close()
+
+
+def _override() -> override_settings:
+    return override_settings(TASKS={
+        alias: {**params, "BACKEND": _inline_backend(params["BACKEND"])}
+        for alias, params in settings.TASKS.items()
+    })  # fmt: skip
+
+
 def _inline_backend(path: str) -> str:
     """Return the path of the class that replaces a backend in tests; of others their own."""
     backend = import_string(path)
     if not issubclass(backend, EventMQBackend):
         return path
     name = path.replace(".", "_")
-    globals()[name] = type(backend.__name__, (InlineBackend, backend), {})
+    globals()[name] = type(backend.__name__, (InlineBackend, backend), {"__module__": __name__})
     return f"{__name__}.{name}"
 
 
@@ -74,10 +92,7 @@ class EventMQTestRunner(DiscoverRunner):
     def setup_test_environment(self, **kwargs: Any) -> None:
         """Replace the backends of EventMQ, and those derived from it, by `InlineBackend`."""
         super().setup_test_environment(**kwargs)
-        self._override = override_settings(TASKS={
-            alias: {**params, "BACKEND": _inline_backend(params["BACKEND"])}
-            for alias, params in settings.TASKS.items()
-        })  # fmt: skip
+        self._override = _override()
         self._override.enable()
 
     def teardown_test_environment(self, **kwargs: Any) -> None:

@@ -31,7 +31,7 @@ def test_the_project_on_the_page_works(project, tmp_path):
     names = write_files("howto/web/django.rst", tmp_path)
     assert names == [
         "settings.py", "orders/tasks.py", "orders/models.py", "orders/views.py", "urls.py",
-        "orders/tests.py",
+        "orders/tests.py", "conftest.py",
     ]  # fmt: skip
     backport = "" if django.VERSION >= (6,) else 'INSTALLED_APPS += ["django_tasks"]\n'
     settings = tmp_path / "shop" / "settings.py"
