@@ -55,6 +55,9 @@ ATTEMPTS = 20
 #: Rows of a page of a listing, and bodies of those that are asked for at once.
 PAGE, AT_ONCE = 1000, 50
 
+#: Task of Celery's results, which are delayed jobs, but no messages.
+RESULT = "celery.result"
+
 #: Header of a job with the id of its task in Celery.
 HEADER = "celery-id"
 
@@ -332,7 +335,9 @@ def _waiting(app: EventMQ, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str
     """Yield the messages that wait, each with the id of its job."""
     from eventmq_contrib.kombu.messages import decode
 
-    waiting = [row["id"] for row in rows if row["state"] in {"queued", "delayed"}]
+    waiting = [
+        row["id"] for row in rows if row["state"] in {"queued", "delayed"} and row["task"] != RESULT
+    ]
     for start in range(0, len(waiting), AT_ONCE):
         ids = waiting[start : start + AT_ONCE]
         for job_id, read in [(job_id, begin_body(app, job_id)) for job_id in ids]:

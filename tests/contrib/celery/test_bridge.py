@@ -141,6 +141,20 @@ def test_a_chord_ends_with_a_revoked_task(old, moved, workers):
         result.get(timeout=DEADLINE)
 
 
+def test_results_are_not_read_for_a_revocation(old, new, moved, monkeypatch):
+    old.backend.store_result("stored", 1, "SUCCESS")
+    read, begin_ask = [], new.begin_ask
+
+    def asked(name, arguments):
+        read.append(arguments["id"])
+        return begin_ask(name, arguments)
+
+    monkeypatch.setattr(new, "begin_ask", asked)
+    with pytest.raises(JobNotFound):
+        find_job(new, "nothing")
+    assert not [job_id for job_id in read if "stored" in job_id]
+
+
 def test_what_cannot_be_revoked(old, new, moved):
     assert not revoke(moved, "unknown")
     waiting = call(old, "shop.add", 1, 2, queue="unread")
