@@ -7,7 +7,7 @@ modules of ``INSTALLED_APPS``, in each process that loads the app.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import django
 from django.core.exceptions import ImproperlyConfigured
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from eventmq import EventMQ
 
 _loaded: dict[str, EventMQ] = {}
+
+#: Pools of a parent, which would close their connections when nothing refers to them.
+_inherited: list[dict[str, Any]] = []
 
 
 def __getattr__(alias: str) -> EventMQ:
@@ -55,6 +58,9 @@ def _load(alias: str) -> EventMQ:
 
 
 def _forget_connections() -> None:
-    """Drop connections that a fork inherited, without a word to their servers."""
-    for connection in connections.all(initialized_only=True):
+    """Drop connections and pools that a fork inherited, without a word to their servers."""
+    for connection in connections.all():
+        pools = getattr(connection, "_connection_pools", {})  # of all threads
+        _inherited.append(dict(pools))
+        pools.clear()
         del connections[connection.alias]

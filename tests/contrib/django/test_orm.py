@@ -87,6 +87,21 @@ def test_children_share_no_connection_that_the_project_opened_while_it_was_loade
         assert {session for _, session in used} == set(sessions("eager"))
 
 
+def test_children_drop_the_pools_that_their_parent_has_opened(project, monkeypatch):
+    """Django keeps them by their aliases in the class, with connections that two would use."""
+    from django.db import connections
+
+    from eventmq_contrib.django import worker
+
+    before, pools = connections["default"], {"default": object()}
+    inherited = dict(pools)
+    monkeypatch.setattr(type(before), "_connection_pools", pools, raising=False)
+    worker._forget_connections()
+    assert {} == pools
+    assert inherited in worker._inherited  # closing it would end the connections of the parent
+    assert connections["default"] is not before
+
+
 def test_a_coroutine_has_a_connection_of_its_own_that_ends_with_it(
     tasks, project, sessions, postgresql
 ):
