@@ -129,7 +129,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._purge(queue)
         if (mailbox := self.connection.mailboxes.pop(queue, None)) is not None:
             mailbox.close()
-        for exchange in self.state.exchanges:
+        for exchange in list(self.state.exchanges):  # other threads declare some too
             for binding in self.get_table(exchange):
                 if binding[2] == queue:
                     self.connection.bindings.set(exchange, binding, bound=False)

@@ -289,6 +289,19 @@ def test_a_queue_of_a_connection_gets_what_is_sent_by_its_name(connection, url, 
     assert taker.nothing()
 
 
+def test_a_queue_is_deleted_while_another_thread_declares_exchanges(connection, queue, monkeypatch):
+    channel = connection.default_channel
+    Exchange(queue.name)(channel).declare()
+    table = channel.get_table
+
+    def declares(exchange):
+        Exchange(uuid4().hex)(channel).declare()
+        return table(exchange)
+
+    monkeypatch.setattr(channel, "get_table", declares)
+    channel.queue_delete(queue.name)
+
+
 def test_an_eta_is_kept_by_the_broker(connection, queue):
     eta = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() + 2))
     publish(connection, 1, queue, headers={"task": "later", "eta": eta})
