@@ -249,6 +249,7 @@ class EventMQ:
 
         Raises:
             JobNotFound: No broker has it.
+            TypeError: The id is not text.
             BrokerUnavailable: A broker that may have it did not answer.
         """
         return self.components.client.results.find(job_id).wait()

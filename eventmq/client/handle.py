@@ -486,6 +486,7 @@ class ResultClient:
 
         Raises when it is waited for:
             JobNotFound: No broker knows it.
+            TypeError: The id is not text.
             BrokerUnavailable: One of them did not answer, and the others do not know it.
         """
         return self.runner.run(self._finding(job_id))
@@ -504,11 +505,21 @@ class ResultClient:
         raise unavailable or JobNotFound(job_id)
 
     def _candidates(self, job_id: str) -> list[Job[Any]]:
-        if not job_id:
+        if not isinstance(job_id, str):
+            raise TypeError(f"the id of a job is text, not {job_id!r:.80}")
+        if not job_id or not _is_possible(job_id):
             raise JobNotFound(job_id)
         count = self.runner.brokers
         brokers = range(count) if count > 1 else (NO_BROKER,)
         return [Job(job_id, self, JobOrigin(broker=broker)) for broker in brokers]
+
+
+def _is_possible(job_id: str) -> bool:
+    """Return whether a broker can have a job with an id."""
+    try:
+        return b"\0" not in job_id.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _cancelled(job: Job[Any], rows: list[list[str]]) -> bool:

@@ -36,7 +36,7 @@ from eventmq.client.requests import (
     credit_frames,
     read_answer,
 )
-from eventmq.errors import ProtocolError
+from eventmq.errors import EventMQError, ProtocolError, SerializationError
 from eventmq.wire.batches import decode_exceptions, pack, unpack
 from eventmq.wire.commands import (
     Ack,
@@ -377,13 +377,22 @@ class ClientMachine:
         connection = self._choose(request)
         if connection is None:
             return
-        if type(request) is PendingCall:
-            request.encode()
-        error = connection.incompatibility(request)
+        error = self._encode(request) or connection.incompatibility(request)
         if error is not None:
             self._in_flight.end(request, error)
         else:
             self._in_flight.assign(request, connection, now)
+
+    @staticmethod
+    def _encode(request: PendingRequest) -> EventMQError | None:
+        """Encode a call; return why its arguments cannot be sent, which is no fault of others."""
+        if type(request) is not PendingCall:
+            return None
+        try:
+            request.encode()
+        except (ArithmeticError, TypeError, ValueError) as error:
+            return SerializationError(f"the call {request.name!r} cannot be encoded: {error}")
+        return None
 
     def _assign_all(self, now: float) -> None:
         for request in self._in_flight.unassigned():

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from eventmq.errors import (
     PluginNotFound,
     ProtocolError,
     ResultUnavailable,
+    SerializationError,
     SettingsError,
     StoreError,
 )
@@ -247,9 +249,34 @@ def test_the_same_id_is_one_job(app: EventMQ) -> None:
     assert runs == [1]
 
 
-def test_an_unknown_job_is_not_found(app: EventMQ) -> None:
+@pytest.mark.parametrize("job_id", ["nobody", "", "a\0b", "\ud800"])
+def test_an_unknown_job_is_not_found(app: EventMQ, job_id: str) -> None:
+    """Nor is one whose id no job can have, such as one from a request."""
     with pytest.raises(JobNotFound):
-        app.job("nobody")
+        app.job(job_id)
+
+
+def test_the_id_of_a_job_is_text(app: EventMQ) -> None:
+    with pytest.raises(TypeError, match="the id of a job is text, not 5"):
+        app.job(5)  # type: ignore[arg-type]
+
+
+def test_a_call_that_cannot_be_encoded_fails_alone(app: EventMQ) -> None:
+    """The client goes on, and other threads still get their answers."""
+    release = threading.Event()
+
+    @app.task
+    def wait() -> bool:
+        return release.wait(20.0)
+
+    job = wait.delay()
+    with ThreadPoolExecutor(1) as other:
+        waiting = other.submit(job.get, timeout=20.0)
+        for arguments in ({"id": "\ud800"}, {"id": object()}, {"id": 2**70}):
+            with pytest.raises(SerializationError, match="the call 'info' cannot be encoded: "):
+                app.ask("info", arguments)
+        release.set()
+        assert waiting.result(20.0)
 
 
 def test_many_jobs_by_name_have_the_ids_that_the_caller_chose(app: EventMQ) -> None:
