@@ -59,10 +59,7 @@ def app_of(urls: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> Eve
 
 def _address(url: Mapping[str, Any]) -> str:
     if url["userid"] or url["password"]:
-        raise ValueError(
-            "an eventmq:// URL has no user and no password; use keys: the transport options "
-            "key_file and broker_key_file"
-        )
+        raise ValueError("no user and no password in an eventmq:// URL; see the option key_file")
     if (path := url["virtual_host"] or "/") != "/":
         raise ValueError(f"an eventmq:// URL has no virtual host such as {path!r}: use two brokers")
     host, port = url["hostname"] or "127.0.0.1", url["port"] or DEFAULT_PORT

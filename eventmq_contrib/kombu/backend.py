@@ -233,6 +233,11 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
                 logger.warning("a result was stored and not announced: %s", error)
         return result
 
+    def on_task_call(self, producer: Any, task_id: str) -> None:
+        """Refuse an id under which a worker could not store the result."""
+        if len(task_id) > 200:  # noqa: PLR2004 - ids of records are longer, up to 255
+            raise ValueError(f"task_id has {len(task_id)} characters; allowed are 200")
+
     def _has_succeeded(self, value: bytes) -> bool:
         return bool(self.decode_result(value)["status"] == states.SUCCESS)
 

@@ -98,6 +98,15 @@ def test_a_missed_announcement_is_read_while_others_begin_to_wait(shop, monkeypa
     until(ready, "the result", DEADLINE / 10)
 
 
+def test_an_id_under_which_no_result_fits_is_refused(shop):
+    longest = "é" * 200
+    shop.send_task("unserved", task_id=longest, queue="unserved")
+    shop.backend.store_result(longest, "x" * (module.PART + 1), "SUCCESS")
+    assert shop.AsyncResult(longest).get(timeout=DEADLINE) == "x" * (module.PART + 1)
+    with pytest.raises(ValueError, match="task_id has 201 characters; allowed are 200"):
+        shop.send_task("unserved", task_id=f"{longest}x", queue="unserved")
+
+
 def test_results_are_read_from_the_broker_of_a_list_that_answers(url):
     brokers = f"eventmq://127.0.0.1:1;{url}"
     app = Celery("client", broker=brokers, backend=brokers, set_as_current=False)
