@@ -104,6 +104,7 @@ class _ConsumerPool:
         self.slots = prefetch
         self._receive = receive
         self._wakeup = Wakeup()
+        self._closing = False
         self._lock = threading.Lock()
         #: The unanswered deliveries by chunk and position, and when they were received.
         self._held: dict[tuple[int, int], tuple[Delivery, float, float]] = {}
@@ -139,6 +140,9 @@ class _ConsumerPool:
             self._held[delivery.chunk, delivery.position] = delivery, now, time.monotonic()
         if entry.expires and entry.expires < now:
             self.end(delivery, OutcomeKind.EXPIRED)
+            return
+        if self._closing:
+            self.end(delivery, OutcomeKind.HANDED_BACK)
             return
         try:
             self._receive(delivery)
@@ -177,7 +181,8 @@ class _ConsumerPool:
         return True
 
     def hand_back(self) -> None:
-        """Hand back all that is held."""
+        """Hand back all that is held, and whatever still arrives."""
+        self._closing = True
         for delivery, _, _ in list(self._held.values()):
             self.end(delivery, OutcomeKind.HANDED_BACK)
 

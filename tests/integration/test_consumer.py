@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -148,6 +149,27 @@ def test_queues_come_and_go(app, inbox):
     consumer.close()
     consumer.close()
     assert sessions(app) == []
+
+
+def test_what_arrives_while_it_closes_is_handed_back(app, inbox, caplog):
+    for n in range(2):
+        app.send_raw("orders", b"%d" % n, HEADERS)
+    closing = threading.Event()
+
+    def receive(delivery):
+        inbox.put(delivery)
+        closing.wait(DEADLINE)
+
+    consumer = Consumer(app, receive, queues=["orders"], prefetch=2)
+    consumer.start()
+    take(inbox)
+    closer = threading.Thread(target=consumer.close)
+    closer.start()
+    until(lambda: not consumer._pool._held, "it has handed back the first")
+    closing.set()
+    closer.join(DEADLINE)
+    assert [inbox.empty(), waiting(app)] == [True, 2]
+    assert "aborted" not in caplog.text
 
 
 def test_a_cancelled_job_is_given_up(app, inbox):
