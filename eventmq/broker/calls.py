@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,8 @@ class Calls:
     # The broker
 
     def _queues(self) -> list[dict[str, Any]]:
-        sessions = self.state.sessions.values()
+        serving = [s.queues for s in self.state.sessions.values() if s.peer]
+        workers = Counter(chain.from_iterable({name for _, name in queues} for queues in serving))
         return [
             {
                 "name": queue.name,
@@ -156,9 +158,7 @@ class Calls:
                 "running": queue.running,
                 "failed": queue.counts.failed,
                 "paused": queue.counts.paused,
-                "workers": sum(
-                    1 for s in sessions if s.peer and any(n == queue.name for _, n in s.queues)
-                ),
+                "workers": workers[queue.name],
                 "limits": (queue.limiter.headers or "") if queue.limiter else "",
                 "waited": round(queue.waited(self.state.now), 3),
             }

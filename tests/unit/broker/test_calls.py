@@ -88,6 +88,15 @@ def test_the_argument_of_info_is_a_bool(broker: Broker) -> None:
     assert "bad-arguments" == error.code
 
 
+def test_queues_have_the_number_of_their_workers(broker: Broker) -> None:
+    for queue in ("default", "mail", "spare"):
+        broker.submit(queue=queue)
+    broker.worker(b"w1", "w1", queues='[[10, "default"], [5, "mail"]]')
+    broker.worker(b"w2", "w2", queues='[[10, "default"], [5, "default"]]')
+    counts = {row["name"]: row["workers"] for row in broker.call("queues")}
+    assert counts == {"default": 2, "mail": 1, "spare": 0}
+
+
 def test_a_worker_is_shown_with_its_pool_its_slots_its_version_and_what_it_runs(
     broker: Broker,
 ) -> None:
