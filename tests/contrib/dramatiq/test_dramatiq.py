@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -363,7 +364,12 @@ class Unshown(Exception):
         (OSError("file \udc80"), "OSError: file ?"),
     ],
 )
-def test_an_exception_without_readable_text_ends_its_message(broker, work, error, text):
+def test_an_exception_without_readable_text_ends_its_message(
+    broker, work, error, text, monkeypatch
+):
+    # Processes of pytest cannot send each other a log with such a text.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+
     @dramatiq.actor(store_results=True, max_retries=1, min_backoff=10, max_backoff=10)
     def do():
         raise error
