@@ -59,8 +59,8 @@ def app_of(urls: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> Eve
 
 def _address(url: Mapping[str, Any]) -> str:
     if url["userid"] or url["password"]:
-        raise ValueError("no user and no password in an eventmq:// URL; see the option key_file")
+        raise ValueError("an eventmq:// URL has no user and no password: use the option key_file")
     if (path := url["virtual_host"] or "/") != "/":
-        raise ValueError(f"an eventmq:// URL has no virtual host such as {path!r}: use two brokers")
+        raise ValueError(f"an eventmq:// URL has no virtual host, as {path!r}: run another broker")
     host, port = url["hostname"] or "127.0.0.1", url["port"] or DEFAULT_PORT
     return f"tcp://[{host.strip('[]')}]:{port}" if ":" in host else f"tcp://{host}:{port}"
