@@ -43,7 +43,7 @@ def test_a_nul_in_any_text_is_refused_and_the_broker_goes_on(system):
         lambda: app.send("survivor.work", (1,), unique=NUL),
         lambda: app.send("survivor.work", (1,), job_id=NUL),
         lambda: app.send("survivor.work", (1,), headers={"x": NUL}),
-        lambda: app.job(NUL),
+        lambda: app.ask("info", {"id": NUL}),
     ]
     for ask in refused:
         with pytest.raises(ProtocolError, match="NUL"):
