@@ -151,8 +151,8 @@ class Operation:
         assert page.evaluate("window.loaded"), "the page was not loaded again"
         assert f"{self.id} is done: {self.number} jobs" in shop.broker.text
         assert self.number == self.count()
-        # What was asked for while either was away; a promise that fails then may have no reason.
-        expected = re.compile("503|ERR_|^htmx:(afterRequest|sendError|responseError)|^undefined$")
+        # What was asked for while either was away.
+        expected = re.compile("503|ERR_|^htmx:(afterRequest|sendError|responseError)")
         self.tab.problems[:] = [x for x in self.tab.problems if not expected.search(x)]
 
 
