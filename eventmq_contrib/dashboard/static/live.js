@@ -17,6 +17,7 @@
   let waiting = null; // aborts the wait for it
   let poll = 0; // timer of the next poll
   let refreshed = Date.now();
+  let loading = false; // htmx would queue a second request, whose failure nobody catches
 
   function show(news) {
     cells = news;
@@ -38,10 +39,11 @@
   }
 
   function reload(live) {
-    if (document.hidden || Date.now() - refreshed < 900) return;
+    if (loading || document.hidden || Date.now() - refreshed < 900) return;
     const focused = live.contains(document.activeElement) ? document.activeElement : null;
     if (focused && focused.matches("input, select, button")) return;
     refreshed = Date.now();
+    loading = true;
     const at = [...live.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
     const sign = (each) => each.getAttribute("href") || each.getAttribute("aria-label");
     htmx
@@ -58,7 +60,8 @@
         if (same) same.focus({ preventScroll: true });
         follow();
       })
-      .catch(() => connected(false));
+      .catch(() => connected(false))
+      .finally(() => (loading = false));
   }
 
   function follow() { // keeps what runs in sight

@@ -12,7 +12,7 @@ from tests.support.system import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
     from tests.contrib.dashboard.browser.driving import Hold, Shop
 
@@ -125,3 +125,32 @@ def test_a_hidden_tab_holds_no_stream(
     hold.release()
     shop.app.wait(jobs)
     expect(tab.cell("running")).to_have_text("0")
+
+
+def test_a_page_that_is_loading_a_part_does_not_ask_again(shop: Shop, tab: Tab, hold: Hold) -> None:
+    """Htmx would keep the second request, and nobody would catch that it fails."""
+    page = tab.open()
+    asked: list[Route] = []
+
+    def hold_back(route: Route) -> None:
+        asked.append(route)
+
+    page.route(page.url, hold_back)
+    page.evaluate("window.now = Date.now; window.ahead = 0; Date.now = () => now() + ahead")
+    jobs = []
+    for number in (1, 2):
+        page.evaluate("ahead += 60_000")  # the last request was long ago
+        shop.app.send("shop.pack", queue=f"loading{number}", countdown=3600)
+        jobs += hold.jobs(1)
+        expect(tab.cell("running")).to_have_text(str(number))
+    until(lambda: page.evaluate("1") and asked, "the page asks for the rows of the queues")
+    for route in asked:
+        route.abort()
+    page.evaluate("Date.now = now")
+    page.unroute(page.url)
+    page.reload()
+    assert "undefined" not in tab.problems
+    assert len(asked) == 1
+    tab.forgive(3, "ERR_FAILED|^htmx:(afterRequest|sendError)")
+    hold.release()
+    shop.app.wait(jobs)
