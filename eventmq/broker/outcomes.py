@@ -472,7 +472,7 @@ class Outcomes:
         state.write(finish, settle, lambda: self._undo(chunk), linger=self._may_linger(ends))
 
     def _may_linger(self, ends: Sequence[Finished]) -> bool:
-        """Return whether no peer, and no other job, waits for jobs to end.
+        """Return whether no client, and no other job, waits for these outcomes.
 
         A worker takes further jobs when the ends are stored, so none may be waiting in a queue.
         """

@@ -43,8 +43,8 @@ logger = logging.getLogger("eventmq.broker")
 #: Code and text of the ERROR when the disk is full.
 FULL = ("store-full", "the disk is full; nothing was stored")
 
-#: Seconds for which the end of a job that nobody waits for may wait for other writes: one sync then
-#: stores both. Its worker keeps the end until it is acknowledged.
+#: Maximum delay in seconds of the commit of an outcome that nobody waits for: one sync then stores
+#: it with the next submission. The worker keeps the outcome until it is acknowledged.
 LINGER = 0.005
 
 #: Codes of errors that are no fault of the peer: a unique key in use, an id that someone made up or

@@ -44,19 +44,14 @@ def attempts(context, text):
 """
 
 WEB = """
-import sys, time
 import django
 django.setup()
 from keyed.tasks import attempts
+from tests.support.system import until
 
 for backend in ("default", "outbox"):
     result = attempts.using(backend=backend).enqueue(backend)
-    while not result.is_finished:
-        time.sleep(0.02)
-        try:
-            result.refresh()
-        except Exception as error:
-            sys.exit(f"{type(error).__name__}: {error}")
+    until(lambda: result.refresh() or result.is_finished, "the task has ended")
     print(result.status, result.return_value, result.args)
 """
 
