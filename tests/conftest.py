@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import tempfile
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,6 +109,17 @@ def loggers() -> list[logging.Logger]:
     """Return all loggers of the process."""
     named = logging.root.manager.loggerDict.values()
     return [logging.root, *(log for log in named if isinstance(log, logging.Logger))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_threads_left() -> Iterator[None]:
+    """Fail the module whose tests leave a thread of EventMQ that a later module would find."""
+    yield
+    end = time.monotonic() + 20.0
+    for thread in threading.enumerate():
+        if thread.name.startswith("eventmq"):
+            thread.join(max(0.0, end - time.monotonic()))
+            assert not thread.is_alive(), f"a test left the thread {thread.name}"
 
 
 class FolderTimes:

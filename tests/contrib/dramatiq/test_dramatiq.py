@@ -16,7 +16,7 @@ from eventmq import EventMQ, SettingsError
 from eventmq.gateway import Delivery
 from eventmq.sdk import decode_error
 from eventmq_contrib.dramatiq import EventMQBackend, EventMQBroker
-from eventmq_contrib.dramatiq.broker import DeliveredMessage, QueueConsumer
+from eventmq_contrib.dramatiq.broker import DeliveredMessage
 from tests.contrib.dramatiq.kills import run
 from tests.support.system import DEADLINE, System, until
 
@@ -375,7 +375,7 @@ def test_an_exception_without_readable_text_ends_its_message(broker, work):
 def test_the_error_of_a_message_is_unicode(broker):
     message = dramatiq.Message("mail", "do", (), {}, {})
     delivery = Delivery("id", "dramatiq.mail", "", b"", 1, 1, 1, 0)
-    delivered = DeliveredMessage(message, QueueConsumer(broker, "mail", 1, 100), delivery)
+    delivered = DeliveredMessage(message, broker.consume("mail"), delivery)
     delivered.stuff_exception(OSError("file \udc80"))
     error = delivered.error()
     assert (error.type, error.message) == ("OSError", "file ?")
