@@ -35,7 +35,7 @@ from eventmq_contrib.gateways.majordomo.machine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventmq import EventMQ
     from eventmq.gateway import GatewayAuthenticator
@@ -58,10 +58,11 @@ _EMPTY = "mdp-empty"
 #: last messages: further workers are refused.
 ENDING, END = 100, 1.0
 
-#: States of jobs whose replies a restarted gateway waits for.
-_OPEN = ("queued", "running", "delayed")
+#: States of jobs whose replies a restarted gateway waits for, in the order of a job's way. They are
+#: listed twice: a job may return to a state that was listed before.
+_OPEN = ("delayed", "queued", "running") * 2
 
-#: Maximum number of jobs that a restarted gateway lists in each of these states.
+#: Maximum number of jobs that a restarted gateway lists at a time in one of these states.
 MAX_ROWS = 20_000
 
 
@@ -335,7 +336,7 @@ class MajordomoGateway:
             while n_rows < MAX_ROWS:
                 page = await self._page(state, cursor)
                 for row in page["jobs"]:
-                    await self._recover_row(row)
+                    self._recover_row(row)
                 cursor, n_rows = page["cursor"], n_rows + len(page["jobs"])
                 if not cursor or not page["jobs"]:
                     break
@@ -347,17 +348,18 @@ class MajordomoGateway:
             except BrokerUnavailable:
                 await asyncio.sleep(RETRY_AFTER)
 
-    async def _recover_row(self, row: dict[str, Any]) -> None:
+    def _recover_row(self, row: dict[str, Any]) -> None:
         headers = extra_headers(row["headers"])
+        self._router.call(lambda _: self._expect(row["id"], row["queue"], headers))
+
+    def _expect(self, job_id: str, service: str, headers: Mapping[str, str]) -> None:
+        """Wait for a job that an earlier run of this gateway submitted; others are ignored."""
         if headers.get(_GATEWAY) != self._options.name:
             return
         client, id = _hex(headers.get(_CLIENT, "")), _hex(headers.get(_REQUEST_ID, ""))
-        if client and id and client[:1] != b"\0":
-            request = ClientRequest(client, id, row["queue"], _EMPTY in headers)
-            self._router.call(lambda _: self._expect(row["id"], request))
-
-    def _expect(self, job_id: str, request: ClientRequest) -> None:
-        if self._machine.expect(job_id, request):
+        request = ClientRequest(client, id, service, _EMPTY in headers)
+        has_identity = client[:1] not in {b"", b"\0"}
+        if has_identity and id and self._machine.expect(job_id, request):
             self._loop.begin(self._await_earlier(job_id, request))
 
     async def _await_earlier(self, job_id: str, request: ClientRequest) -> None:
@@ -380,18 +382,22 @@ class MajordomoGateway:
         )
         session = PeerWorker(
             self._app, service, name=f"majordomo:{service}:{worker}",
-            context=self._router.context, ask=partial(self._assign, worker), ended=over,
+            context=self._router.context, ask=partial(self._assign, worker, service), ended=over,
         )  # fmt: skip
         session.begin()
         self._workers[worker] = session
         self._router.members.append(session)
         return True
 
-    def _assign(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:
+    def _assign(
+        self, worker: int, service: str, job_id: str, headers: str, frames: list[bytes]
+    ) -> None:
         sent_headers = extra_headers(headers)
         client = _hex(sent_headers.get(_CLIENT, "")) or job_id.encode()
         id = _hex(sent_headers.get(_REQUEST_ID, "")) or job_id.encode()
         task = AssignedJob(job_id, client, id, frames, streams=_GATEWAY not in sent_headers)
+        if self._machine.recovering:  # it may end before the broker lists it as open
+            self._router.call(lambda _: self._expect(job_id, service, sent_headers))
         self._router.call(lambda _: self._machine.assign(worker, task))
 
     def part_received(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:

@@ -271,6 +271,11 @@ class MajordomoMachine:
         self._requests[job_id] = request
         return True
 
+    @property
+    def recovering(self) -> bool:
+        """Whether `recovered` is still to come."""
+        return self._ended is not None
+
     def recovered(self) -> None:
         """Forget ended jobs: `expect` was called for all requests of an earlier run."""
         self._ended = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import random
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import zmq
 
 from eventmq.errors import NotAllowed, PluginError, TimeLimitExceeded
+from eventmq.gateway import Consumer
 from eventmq.registry.names import GATEWAY
 from eventmq_contrib.gateways.emp import EmpClient
 from eventmq_contrib.gateways.majordomo.gateway import MajordomoGateway
@@ -335,6 +337,70 @@ def test_a_reply_comes_once_where_its_request_was_taken_for_one_of_an_earlier_ru
         assert final("echo", number, b"done") == client.next()
         go_on.set()
         assert recovered.wait(DEADLINE)
+
+
+def test_a_reply_comes_where_its_job_ends_before_a_restarted_gateway_has_listed_it(
+    farm, dealer, monkeypatch
+):
+    gateway, (front, back) = farm.gateway()
+    client, worker = dealer(front, b"me"), register(dealer, back, "echo")
+    ask(client, "echo", b"1", b"x")
+    next_request(worker)
+    worker.close()
+    gateway.stop(0.0)
+
+    ended = threading.Event()
+    page = MajordomoGateway._page
+
+    async def late_page(self, state, cursor):
+        await asyncio.get_running_loop().run_in_executor(None, ended.wait, DEADLINE)
+        return await page(self, state, cursor)
+
+    monkeypatch.setattr(MajordomoGateway, "_page", late_page)
+    _, (_, back) = farm.gateway(bind=front)
+    worker = register(dealer, back, "echo")
+    address, id, _ = next_request(worker)
+    answer(worker, b"\x04", address, id, [b"r"])
+    assert final("echo", b"1", b"r") == client.next()
+    ended.set()
+
+
+def test_a_job_that_returns_to_its_queue_while_a_gateway_lists_them_is_found(
+    farm, dealer, monkeypatch
+):
+    gateway, (front, _) = farm.gateway()
+    client = dealer(front, b"me")
+    deliveries = queue.SimpleQueue()
+    consumer = Consumer(farm.app, deliveries.put, queues=["echo"])
+    with consumer:
+        ask(client, "echo", b"1", b"x")
+        job = farm.app.job(deliveries.get(timeout=DEADLINE).id)
+        gateway.stop(0.0)
+
+        listed = []
+        page = MajordomoGateway._page
+
+        async def page_after_the_return(self, state, cursor):
+            if state == "running" and ("running", 0) not in listed:
+                await asyncio.get_running_loop().run_in_executor(None, consumer.close)
+                assert "queued" == await job.astate()
+            rows = await page(self, state, cursor)
+            listed.append((state, len(rows["jobs"])))
+            return rows
+
+        recovered = threading.Event()
+        end = MajordomoMachine.recovered
+        monkeypatch.setattr(MajordomoGateway, "_page", page_after_the_return)
+        monkeypatch.setattr(
+            MajordomoMachine, "recovered", lambda self: (end(self), recovered.set())
+        )
+        _, (_, back) = farm.gateway(bind=front)
+        assert recovered.wait(DEADLINE)
+    assert ("running", 0) in listed
+    worker = register(dealer, back, "echo")
+    address, id, _ = next_request(worker)
+    answer(worker, b"\x04", address, id, [b"r"])
+    assert final("echo", b"1", b"r") == client.next()
 
 
 def test_an_emp_client_a_majordomo_worker_and_an_mc0_subscriber(farm, dealer):
