@@ -150,7 +150,7 @@ class EventMQBackend(framework.BaseTaskBackend):
                 queue=task.queue_name, priority=int(task.priority) + _PRIORITY,
                 eta=task.run_after and task.run_after.astimezone(),  # naive without USE_TZ
             )  # fmt: skip
-        except SettingsError as error:
+        except (SettingsError, OverflowError, ValueError) as error:  # such as datetime.max
             raise framework.InvalidTask(f"task {task.module_path}: {error}") from error
         signature, connection = bound.s(*args, **kwargs), connections[self.database]
         if self.outbox:

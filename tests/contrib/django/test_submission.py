@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -272,6 +272,9 @@ def test_wrong_tasks_are_errors_of_the_framework(tasks, framework):
     for name in ("", "x" * 256):
         with pytest.raises(framework.InvalidTask, match="1 to 255 characters"):
             tasks.add.using(backend="any_queue", queue_name=name).enqueue(1)
+    beyond = datetime.max.replace(tzinfo=timezone(timedelta(hours=-23)))  # in UTC
+    with pytest.raises(framework.InvalidTask, match="out of range"):
+        tasks.add.using(run_after=beyond).enqueue(1)
     with pytest.raises(framework.InvalidTask, match="module level"):
         tasks.task(local)
     for arguments in ([object()], [{1, 2}], [b"\xff"]):
