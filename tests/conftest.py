@@ -112,14 +112,14 @@ def loggers() -> list[logging.Logger]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_threads_left() -> Iterator[None]:
-    """Fail the module whose tests leave a thread of EventMQ that a later module would find."""
+def no_consumer_left() -> Iterator[None]:
+    """Fail the module whose tests leave a consumer: without a broker its thread never ends."""
     yield
     end = time.monotonic() + 20.0
     for thread in threading.enumerate():
-        if thread.name.startswith("eventmq"):
+        if thread.name == "eventmq-consumer":
             thread.join(max(0.0, end - time.monotonic()))
-            assert not thread.is_alive(), f"a test left the thread {thread.name}"
+            assert not thread.is_alive(), "a test left a consumer"
 
 
 class FolderTimes:
