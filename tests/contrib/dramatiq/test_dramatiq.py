@@ -373,6 +373,7 @@ def test_an_exception_without_readable_text_ends_its_message(broker, work):
 
 
 def test_the_error_of_a_message_is_unicode(broker):
+    broker.declare_queue("mail")
     message = dramatiq.Message("mail", "do", (), {}, {})
     delivery = Delivery("id", "dramatiq.mail", "", b"", 1, 1, 1, 0)
     delivered = DeliveredMessage(message, broker.consume("mail"), delivery)
