@@ -35,7 +35,7 @@ from eventmq_contrib.gateways.majordomo.machine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from eventmq import EventMQ
     from eventmq.gateway import GatewayAuthenticator
@@ -342,9 +342,14 @@ class MajordomoGateway:
                     break
 
     async def _page(self, state: str, cursor: str) -> Any:
+        return await self._asked(lambda: self._app.aask("jobs", {"state": state, "cursor": cursor}))
+
+    @staticmethod
+    async def _asked(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Return an answer of the broker, for which it is asked again while it is away."""
         while True:
             try:
-                return await self._app.aask("jobs", {"state": state, "cursor": cursor})
+                return await ask()
             except BrokerUnavailable:
                 await asyncio.sleep(RETRY_AFTER)
 
@@ -363,7 +368,11 @@ class MajordomoGateway:
             self._loop.begin(self._await_earlier(job_id, request))
 
     async def _await_earlier(self, job_id: str, request: ClientRequest) -> None:
-        job = await self._app.ajob(job_id)
+        try:
+            job = await self._asked(lambda: self._app.ajob(job_id))
+        except EventMQError as error:
+            self._finish(job_id, _failure(_code(error), str(error)))
+            return
         if self._streams(request.service):
             await self._forward_parts(job_id, job)
         await self._await(job_id, job)

@@ -15,7 +15,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from eventmq.errors import NotAllowed, PluginError, TimeLimitExceeded
+from eventmq.errors import (
+    BrokerUnavailable,
+    JobNotFound,
+    NotAllowed,
+    PluginError,
+    TimeLimitExceeded,
+)
 from eventmq.gateway import Consumer
 from eventmq.registry.names import GATEWAY
 from eventmq_contrib.gateways.emp import EmpClient
@@ -401,6 +407,48 @@ def test_a_job_that_returns_to_its_queue_while_a_gateway_lists_them_is_found(
     address, id, _ = next_request(worker)
     answer(worker, b"\x04", address, id, [b"r"])
     assert final("echo", b"1", b"r") == client.next()
+
+
+def _restarted_with_an_open_request(farm, dealer):
+    """Return the client of a request of an earlier run, and the port for workers of this run."""
+    gateway, (front, back) = farm.gateway()
+    client, worker = dealer(front, b"me"), register(dealer, back, "echo")
+    ask(client, "echo", b"1", b"x")
+    next_request(worker)
+    worker.close()
+    gateway.stop(0.0)
+    _, (_, back) = farm.gateway(bind=front)
+    return client, back
+
+
+def test_a_restarted_gateway_asks_again_for_a_job_while_the_broker_is_away(
+    farm, dealer, monkeypatch
+):
+    find, errors = farm.app.ajob, [BrokerUnavailable("away"), BrokerUnavailable("away")]
+
+    async def ajob(job_id):
+        if errors:
+            raise errors.pop()
+        return await find(job_id)
+
+    monkeypatch.setattr(farm.app, "ajob", ajob)
+    client, back = _restarted_with_an_open_request(farm, dealer)
+    worker = register(dealer, back, "echo")
+    address, id, _ = next_request(worker)
+    answer(worker, b"\x04", address, id, [b"r"])
+    assert final("echo", b"1", b"r") == client.next()
+    assert not errors
+
+
+def test_a_request_of_an_earlier_run_whose_job_is_gone_has_failed(farm, dealer, monkeypatch):
+    async def ajob(job_id):
+        raise JobNotFound(job_id)
+
+    monkeypatch.setattr(farm.app, "ajob", ajob)
+    client, _ = _restarted_with_an_open_request(farm, dealer)
+    *_, error, code, text = client.next()
+    assert (b"ERROR", b"unavailable") == (error, code)
+    assert b"no job with id" in text
 
 
 def test_an_emp_client_a_majordomo_worker_and_an_mc0_subscriber(farm, dealer):
