@@ -308,6 +308,8 @@ class Consumer:
             runner.run()
         except Exception:
             logger.exception("a consumer failed")
+        finally:
+            self._pool.close()
 
     def add_queue(self, name: str) -> None:
         """Take jobs of one more queue; connects if it is the first."""
@@ -341,28 +343,37 @@ class Consumer:
         else:
             self._pool.notify()
 
+    def release(self) -> None:
+        """Hand back all unanswered deliveries, and disconnect without being waited for.
+
+        It ends once the broker has confirmed all answers, however long that takes. `close` waits
+        for a released consumer. Idempotent.
+        """
+        if not self._alive:
+            return
+        self._closed = True
+        self._pool.slots = 0
+        self._pool.hand_back()
+        if self._runner is None:
+            self._pool.close()
+        else:
+            self._runner.stop()
+
     def close(self, timeout: float = 5.0) -> None:
         """Hand back all unanswered deliveries, and disconnect. Idempotent.
 
         Args:
             timeout: Seconds to wait until the broker has confirmed all answers.
         """
+        self.release()
         thread, runner = self._thread, self._runner
-        if not self._alive:
+        if thread is None or runner is None or self._owner != os.getpid():
             return
-        self._closed = True
-        if thread is None or runner is None:
-            self._pool.close()
-            return
-        self._pool.slots = 0
-        self._pool.hand_back()
-        runner.stop()
         thread.join(timeout)
         if thread.is_alive():
             logger.warning("the broker did not confirm all answers of a consumer in time")
             runner.stop(now=True)
             thread.join(_JOIN)
-        self._pool.close()
 
     @property
     def _alive(self) -> bool:

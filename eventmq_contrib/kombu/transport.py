@@ -14,6 +14,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote
+from weakref import WeakSet
 
 from kombu.transport import base, virtual
 from kombu.utils.url import parse_url
@@ -63,6 +64,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._prefetch = NO_LIMIT
         #: The consumer of all queues; those of `basic_get` hold one message each.
         self._taker: Consumer | None = None
+        self._getters: WeakSet[Consumer] = WeakSet()
         #: Delivery tag -> who holds it, and the delivery, in the order of the deliveries.
         self._unacked: OrderedDict[str, tuple[Consumer, Delivery]] = OrderedDict()
         #: Consumer tag -> queue, no_ack, callback.
@@ -158,8 +160,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def _cancel(self, queue: str, state: str) -> int:
         count, cursor = 0, None
         while cursor != "":
-            listed = {"queue": queue, "state": state, **({"cursor": cursor} if cursor else {})}
-            page = self._app.ask("jobs", listed)
+            page = self._app.ask("jobs", {"queue": queue, "state": state, "cursor": cursor or ""})
             if ids := [row["id"] for row in page["jobs"]]:
                 rows = self._app.ask("cancel", {"ids": ids, "reason": "the queue was purged"})
                 count += sum(before != after for _, after, before in rows)
@@ -273,6 +274,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             return None
         taken: SimpleQueue[Delivery] = SimpleQueue()
         taker = Consumer(self._app, taken.put, queues=[queue])
+        self._getters.add(taker)
         taker.start()
         try:
             delivery = taken.get(timeout=GET_TIMEOUT)
@@ -285,9 +287,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     # Answers
 
     def _release(self, taker: Consumer) -> None:
-        """Close a consumer of `basic_get`, whose message has its answer."""
+        """Let a consumer of `basic_get` end, whose message has its answer."""
         if taker is not self._taker:
-            taker.close()
+            taker.release()
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Acknowledge a message, or all up to it. Does nothing after the channel was closed."""
@@ -327,11 +329,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self.closed = True
         for tag in list(self._callbacks):
             self.basic_cancel(tag)
-        held = (taker for taker, _ in self._unacked.values())
-        takers = {taker for taker in (self._taker, *held) if taker is not None}
-        self._taker = None
+        takers, self._taker = (self._taker, *self._getters), None
         self._unacked.clear()
-        for taker in takers:
+        for taker in filter(None, takers):
             taker.close()
         if self.connection is not None:
             self.connection.close_channel(self)
@@ -366,7 +366,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         options = client.transport_options
-        others = [parse_url(url) for url in client.alt if "://" in url]
+        others = [parse_url(url) for url in client.alt if url.startswith("eventmq:")]
         self.app = app_of([*others, vars(client)], options)
         new = virtual.BrokerState(), Bindings(self.app)
         self.state, self.bindings = self._states.setdefault(self.app, new)

@@ -218,6 +218,21 @@ def test_answers_outlive_a_restart_of_the_broker(system, app, inbox):
         assert inbox.empty()
 
 
+def test_a_released_consumer_ends_once_the_broker_has_its_answers(system, app, inbox):
+    answered, other = (app.send_raw("orders", b"%d" % n, HEADERS) for n in range(2))
+    consumer = Consumer(app, inbox.put, queues=["orders"], prefetch=2)
+    consumer.start()
+    deliveries = take(inbox, 2)
+    system.processes[0].kill9()
+    assert consumer.ack(deliveries[0])
+    consumer.release()
+    assert not consumer.ack(deliveries[1])
+    system.broker()
+    consumer.close(DEADLINE)
+    assert [answered.state, other.state] == ["succeeded", "queued"]
+    assert sessions(app) == []
+
+
 def test_it_does_nothing_in_a_forked_child(app, inbox):
     job = app.send_raw("orders", b"1", HEADERS)
     with Consumer(app, inbox.put, queues=["orders"]) as consumer:

@@ -69,7 +69,7 @@ class Keyed:
 def keyed(tmp_path):
     keyed = Keyed(tmp_path)
     yield keyed
-    for key in [key for key in apps._apps if keyed.broker["main"] in key]:
+    for key in [key for key in apps._apps if keyed.broker["main"] in key[0]]:
         apps._apps.pop(key).close()
     keyed.broker.stop()
 
@@ -82,7 +82,7 @@ def test_clients_and_workers_of_one_group(keyed):
         adds = [client.signature("shop.add", (n, n), app=client) for n in (1, 2)]
         result = chord(adds, client.signature("shop.total", app=client), app=client).delay()
         assert result.get(timeout=DEADLINE) == 6
-        assert client.control.inspect(timeout=2).ping()
+        assert client.control.inspect(timeout=20, limit=1).ping()
         worker.terminate()
         assert worker.wait(DEADLINE) == 0
     finally:

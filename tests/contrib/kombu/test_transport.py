@@ -42,6 +42,10 @@ def row(connection, queue):
     return next(row for row in rows if row["name"] == queue.name)
 
 
+def consumers():
+    return [thread for thread in threading.enumerate() if thread.name == "eventmq-consumer"]
+
+
 class Taker:
     """Consumes a queue and keeps the messages."""
 
@@ -260,7 +264,6 @@ def test_single_messages_leave_no_consumer_behind(connection, queue):
     bound = queue(connection.default_channel)
     for number in range(20):
         publish(connection, number, queue)
-    others = threading.active_count()
     taken = [bound.get(no_ack=number < 2) for number in range(20)]
     assert [message.payload for message in taken] == list(range(20))
     for number, message in enumerate(taken[2:]):
@@ -268,8 +271,21 @@ def test_single_messages_leave_no_consumer_behind(connection, queue):
             message.ack()
         else:
             message.reject()
-    assert threading.active_count() == others
+    until(lambda: not consumers(), "all have ended")
     assert row(connection, queue)["failed"] == 9
+    assert row(connection, queue)["waiting"] == row(connection, queue)["running"] == 0
+
+
+def test_the_answer_of_a_single_message_outlives_a_restart_of_the_broker(connection, queue, system):
+    bound = queue(connection.default_channel)
+    publish(connection, 1, queue)
+    message = bound.get()
+    next(process for process in system.processes if process.poll() is None).kill9()
+    began = time.monotonic()
+    message.ack()
+    assert time.monotonic() - began < 4  # it is not waited for
+    system.broker()
+    until(lambda: not consumers(), "the broker has confirmed it")
     assert row(connection, queue)["waiting"] == row(connection, queue)["running"] == 0
 
 
@@ -399,6 +415,15 @@ def test_a_list_of_brokers_is_that_of_its_copies(url):
         apps = [eventmq_of(each) for each in (connection, copy)]
         assert apps[0] is apps[1]
         assert set(eventmq_of(others).settings.broker) == set(apps[0].settings.broker)
+
+
+@pytest.mark.parametrize(
+    "other", ["amqp://guest:guest@127.0.0.1//", "redis://127.0.0.1/0", "memory://"]
+)
+def test_other_kinds_of_brokers_in_a_list_are_not_of_eventmq(url, other):
+    with Connection(f"{url};{other}") as connection:
+        (address,) = eventmq_of(connection).settings.broker
+        assert address == url.replace("eventmq://", "tcp://")
 
 
 def test_a_broker_that_is_away_is_a_connection_error():
