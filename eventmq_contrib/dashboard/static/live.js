@@ -17,7 +17,9 @@
   let waiting = null; // aborts the wait for it
   let poll = 0; // timer of the next poll
   let refreshed = Date.now();
-  let loading = false; // htmx would queue a second request, whose failure nobody catches
+  // When the request under way began: htmx would queue a second one, whose failure nobody catches.
+  // It never says that it has ended if a page's own code failed, so another follows in time.
+  let loading = 0;
 
   function show(news) {
     cells = news;
@@ -39,11 +41,10 @@
   }
 
   function reload(live) {
-    if (loading || document.hidden || Date.now() - refreshed < 900) return;
+    if (Date.now() - loading < 30000 || document.hidden || Date.now() - refreshed < 900) return;
     const focused = live.contains(document.activeElement) ? document.activeElement : null;
     if (focused && focused.matches("input, select, button")) return;
-    refreshed = Date.now();
-    loading = true;
+    loading = refreshed = Date.now();
     const at = [...live.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
     const sign = (each) => each.getAttribute("href") || each.getAttribute("aria-label");
     htmx
@@ -61,7 +62,7 @@
         follow();
       })
       .catch(() => connected(false))
-      .finally(() => (loading = false));
+      .finally(() => (loading = 0));
   }
 
   function follow() { // keeps what runs in sight
