@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import socket
@@ -46,6 +47,9 @@ OVERHEAD = 4096
 
 #: Attribute of an attempt's error that has the options of the next attempt.
 OPTIONS = "dramatiq_options"
+
+#: Header by which a client knows the job that it sent from one that another sent with the same id.
+SENT_AS = "dramatiq-sent-as"
 
 
 class DeliveredMessage(dramatiq.MessageProxy):
@@ -391,10 +395,10 @@ class EventMQBroker(dramatiq.Broker):
         name, eta = q_name(message.queue_name), message.options.get("eta")
         delivered, message = message, message.copy()
         if delay is not None:
-            eta = current_millis() + delay
+            eta = current_millis() + _milliseconds("the delay", delay)
             message = message.copy(queue_name=dq_name(name), options={"eta": eta})
         elif isinstance(eta, (int, float)):
-            delay = max(0, int(eta) - current_millis())
+            delay = max(0, int(_milliseconds("eta", eta)) - current_millis())
         self.emit_before("enqueue", message, delay)
         body = message.copy(queue_name=name)
         body.options.pop("eta", None)  # what is no number is no delay
@@ -415,22 +419,32 @@ class EventMQBroker(dramatiq.Broker):
         job_id, ttl = self._result_of(message)
         job_queue, body = self.job_queue(message.queue_name), message.encode()
         try:
-            if job_id is None or self._was_sent(job_id):
-                job_id = None
-                headers["ignore-result"] = True
-            else:
-                headers["result-ttl"] = ttl / 1000
-            self.app.send_raw(job_queue, body, headers, job_id=job_id)
+            if job_id is not None:
+                kept = {**headers, "result-ttl": ttl / 1000}
+                if self._send_first(job_queue, body, kept, job_id):
+                    return
+            self.app.send_raw(job_queue, body, {**headers, "ignore-result": True})
         except eventmq.BrokerUnavailable as error:
             raise dramatiq.ConnectionClosed(error) from error
 
-    def _was_sent(self, job_id: str) -> bool:
-        """Return whether the same message was sent before: the job of that has its result."""
-        try:
-            self.app.ask("info", {"id": job_id})
-        except eventmq.JobNotFound:
+    def _send_first(
+        self, job_queue: str, body: bytes, headers: dict[str, Any], job_id: str
+    ) -> bool:
+        """Send a message unless the same one was sent before: the job of that has its result."""
+        if self._headers_of(job_id) is not None:
             return False
-        return True
+        sent_as = uuid.uuid4().hex
+        self.app.send_raw(job_queue, body, {**headers, SENT_AS: sent_as}, job_id=job_id)
+        # The broker keeps one of those that are sent at the same time. A job that has ended by now
+        # may have lost the header: it is taken for this one, which would run twice otherwise.
+        found = self._headers_of(job_id) or ""
+        return SENT_AS not in found or sent_as in found
+
+    def _headers_of(self, job_id: str) -> str | None:
+        """Return the headers of a job, None if there is none."""
+        with suppress(eventmq.JobNotFound):
+            return str(self.app.ask("info", {"id": job_id})["headers"])
+        return None
 
     def _result_of(self, message: Message) -> tuple[str | None, float]:
         """Return the id of the job that keeps the result, None for none; and milliseconds."""
@@ -444,7 +458,7 @@ class EventMQBroker(dramatiq.Broker):
                 and options.get("store_results", results.store_results or actor is None)
             ):
                 ttl = options.get("result_ttl", results.result_ttl)
-                return results.backend.job_id(message), ttl
+                return results.backend.job_id(message), _milliseconds("result_ttl", ttl)
         return None, 0.0
 
     def flush(self, queue_name: str) -> None:
@@ -499,6 +513,13 @@ def _delivered(message: object) -> DeliveredMessage:
     if not isinstance(message, DeliveredMessage):
         raise TypeError(f"{message!r} was not delivered by an EventMQBroker")
     return message
+
+
+def _milliseconds(name: str, value: Any) -> Any:
+    with suppress(TypeError, OverflowError):
+        if math.isfinite(value):
+            return value
+    raise eventmq.SettingsError(f"{name} is {value!r:.80}; allowed is a number of milliseconds")
 
 
 def _name(error: BaseException) -> str:

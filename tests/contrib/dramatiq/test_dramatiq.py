@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import re
 import threading
@@ -20,8 +22,8 @@ from eventmq_contrib.dramatiq.broker import DeliveredMessage
 from tests.contrib.dramatiq.kills import run
 from tests.support.system import DEADLINE, System, until
 
-#: Milliseconds of waits, and of the idle timeout of consumers.
-LIMIT, IDLE = int(DEADLINE * 1000), 5000
+#: Milliseconds of waits, also of consumers for a message.
+LIMIT = int(DEADLINE * 1000)
 
 
 def message(*args, queue="default", actor="do", **options):
@@ -46,7 +48,7 @@ def consume(broker):
     broker.declare_queue("default")
     made = []
 
-    def consume(prefetch=1, timeout=IDLE):
+    def consume(prefetch=1, timeout=LIMIT):
         made.append(broker.consume("default", prefetch, timeout))
         return made[-1]
 
@@ -116,6 +118,25 @@ def test_a_broker_priority_out_of_range_is_refused(broker):
         broker.enqueue(message(broker_priority=256))
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *itertools.product(("eta", "delay", "result_ttl"), (math.nan, math.inf, 1e300, 10**400)),
+        ("delay", "x"),
+        ("result_ttl", "x"),
+        ("result_ttl", None),
+    ],
+    ids=lambda value: str(value)[:10],
+)
+def test_what_is_no_number_of_milliseconds_is_refused(broker, option, value):
+    @dramatiq.actor(store_results=True)
+    def do(): ...
+
+    with pytest.raises(SettingsError, match=r"; allowed is "):
+        do.send_with_options(**{option: value})
+    assert broker.app.ask("jobs", {"queue": broker.job_queue("default")})["jobs"] == []
+
+
 def test_the_same_message_can_be_sent_twice(broker, work):
     seen = []
 
@@ -131,6 +152,30 @@ def test_the_same_message_can_be_sent_twice(broker, work):
     broker.join("default", timeout=LIMIT)
     assert len(seen) == 2
     assert again.get_result(block=True) in {1, 2}
+
+
+def test_the_same_message_can_be_sent_twice_at_the_same_time(broker, work, monkeypatch):
+    seen, send = [], type(broker.app).send_raw
+
+    @dramatiq.actor(store_results=True)
+    def do():
+        seen.append(1)
+        return len(seen)
+
+    again = do.message()
+
+    def send_after_another(self, *args, **options):
+        monkeypatch.undo()
+        broker.enqueue(again)
+        return send(self, *args, **options)
+
+    monkeypatch.setattr(type(broker.app), "send_raw", send_after_another)
+    broker.enqueue(again)
+    assert row(broker) == (2, 0, 0, 0)
+    work()
+    broker.join("default", timeout=LIMIT)
+    assert len(seen) == 2
+    assert again.get_result(block=True, timeout=LIMIT) in {1, 2}
 
 
 def test_a_message_that_has_ended_before_enqueue_returns_runs_once(broker, work, monkeypatch):
