@@ -200,6 +200,17 @@ def among(seqs: Sequence[int]) -> str:
     return f"seq IN ({', '.join(map(str, seqs))})"
 
 
+class _NotUTF8(bytes):
+    """A text of SQLite that cannot be decoded, and is no blob; an error would stop the relay."""
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return _NotUTF8(value)
+
+
 def connect(url: str, *, create: bool = False) -> Database:
     """Return the database of a URL, as libpq or SQLAlchemy writes it; it is not connected yet.
 
@@ -236,7 +247,12 @@ def connect(url: str, *, create: bool = False) -> Database:
         import sqlite3
 
         uri = f"file:{quote(path)}?mode={'rwc' if create else 'rw'}"
-        file = partial(sqlite3.connect, uri, uri=True, timeout=10.0, isolation_level=None)
+
+        def file() -> Any:
+            connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
+            connection.text_factory = _text
+            return connection
+
         return Database(vendor, f"sqlite:///{path}", file, sqlite3.Error)
     raise PluginError(
         "the URL of the database has none of the forms postgresql://USER@HOST/NAME, "

@@ -45,6 +45,9 @@ SKEW = 60.0
 #: Seconds that a submission of an inbox may take, by which the end of its broker may be delayed.
 SUBMIT_TIMEOUT = 2.0
 
+#: Maximum number of characters of an id: the broker answers no message with a longer one.
+MAX_ID = 255
+
 #: Errors that may pass, so that the row waits.
 _WAITING = (errors.BrokerUnavailable, errors.QueueFull, errors.RateLimited)
 
@@ -116,7 +119,7 @@ class Relay:
                     logger.info("job %s is not submitted: %s", row.job_id, error)
             elif not isinstance(error, _WAITING):
                 kept.append((row.seq, f"{type(error).__name__}: {error}"))
-                logger.error("job %s is kept in the outbox: %s", row.job_id, kept[-1][1])
+                logger.error("job %.255s is kept in the outbox: %s", row.job_id, kept[-1][1])
             else:
                 if not isinstance(error, errors.BrokerUnavailable) or not error.maybe_accepted:
                     unsent.append(row.seq)
@@ -153,8 +156,14 @@ class Relay:
 
     def _check(self, row: Row) -> Exception | None:
         """Return why a row must not be sent, None if it may be."""
-        if [type(value) for value in row[4:]] != [str, str, str, bytes]:  # SQLite keeps any type
-            return errors.ProtocolError("job_id, queue and headers are text, and body is a blob")
+        # SQLite keeps any type, text of any length, and text that is not UTF-8.
+        if [type(value) for value in row[2:]] != [float, str, str, str, str, bytes]:
+            return errors.ProtocolError(
+                "sent is a number, ordering_key, job_id, queue and headers are text in UTF-8, and "
+                "body is a blob"
+            )
+        if len(row.job_id) > MAX_ID:
+            return errors.ProtocolError(f"job_id has at most {MAX_ID} characters")
         age = time.time() - row.sent if row.sends > 1 else 0.0
         if age <= self._max_age:
             return None

@@ -292,8 +292,11 @@ def test_rows_that_the_broker_refuses_or_no_one_can_read_are_kept_with_reasons(s
 @pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("body", "[[1],{}]"), ("headers", b"task:keep"), ("queue", b"q"), ("job_id", b"id")],
-)
+    [
+        ("body", "[[1],{}]"), ("headers", b"task:keep"), ("queue", b"q"), ("job_id", b"id"),
+        ("ordering_key", b"key"), ("sent", "yesterday"),
+    ],
+)  # fmt: skip
 def test_a_row_whose_columns_have_other_types_is_kept(shop, app, column, value):
     keep = app.tasks["keep"]
     broken, other = write(shop, keep.s(1), keep.s(2))
@@ -302,6 +305,50 @@ def test_a_row_whose_columns_have_other_types_is_kept(shop, app, column, value):
     assert other.get() is None
     [(_, error)] = shop.rows()
     assert "body is a blob" in error
+
+
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("column", ["job_id", "queue", "headers", "body", "ordering_key", "sent"])
+def test_a_row_with_text_that_is_not_utf_8_is_kept_and_listed(shop, app, column, caplog):
+    keep = app.tasks["keep"]
+    broken, other = write(shop, keep.s(1), keep.s(2), key="k")
+    sql = f"UPDATE eventmq_outbox SET {column} = CAST(x'61ff' AS TEXT) WHERE job_id = %s"
+    shop.database.execute(sql, (broken.id,))
+    assert 2 == shop.relay(app).step()
+    assert other.get() is None
+    [(job_id, error)] = shop.rows()
+    assert "text in UTF-8" in error
+    assert f"job {job_id} is kept in the outbox: {error}" in caplog.text
+    listed = CliRunner().invoke(command, ["list", "--database", shop.url])
+    assert (0, True) == (listed.exit_code, "ProtocolError" in listed.stdout)
+
+
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+def test_texts_that_are_not_utf_8_where_no_relay_reads_stop_nothing(shop, app):
+    keep = app.tasks["keep"]
+    jobs = write(shop, keep.s(1), keep.s(2), keep.s(3))
+    for column, job in zip(("created", "sends", "error"), jobs, strict=True):
+        sql = f"UPDATE eventmq_outbox SET {column} = CAST(x'61ff' AS TEXT) WHERE job_id = %s"
+        shop.database.execute(sql, (job.id,))
+    relay = shop.relay(app)
+    relay._database.check()
+    assert 2 == relay.step()
+    assert [(jobs[2].id, b"a\xff")] == shop.rows()
+    assert 0 == CliRunner().invoke(command, ["list", "--database", shop.url]).exit_code
+
+
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+def test_a_row_whose_id_is_too_long_is_kept(shop):
+    """The broker would not answer, as if it was away; PostgreSQL and MySQL take no such id."""
+    with EventMQ("ids", broker="memory://", submit_timeout=20.0) as app:
+        keep = app.task(name="keep")(print)
+        long, broken, other = write(shop, *(keep.s(number) for number in range(3)))
+        change(shop, "job_id", "i" * 255, long)
+        change(shop, "job_id", "i" * 256, broken)
+        assert 3 == shop.relay(app).step()
+        other.get()
+        assert app.job("i" * 255).get() is None
+        assert [("i" * 256, "ProtocolError: job_id has at most 255 characters")] == shop.rows()
 
 
 def test_rows_of_a_full_queue_wait_and_those_of_others_do_not(shop, caplog):
