@@ -52,12 +52,19 @@ def run_jobs() -> int:
 
 @contextmanager
 def inline_jobs() -> Iterator[None]:
-    """Do what `EventMQTestRunner` does, around one test of another runner, such as pytest's."""
+    """Do what `EventMQTestRunner` does, around one test of another runner, such as pytest's.
+
+    Inside another one, or a test of `EventMQTestRunner`, this uses the apps that were used there,
+    and leaves their jobs.
+    """
     with _override():
+        outer, closes_outer = dict(_inline), _stack.pop_all()
         try:
             yield
         finally:
             _close()
+            _inline.update(outer)
+            _stack.push(closes_outer)
 
 
 def _override() -> override_settings:
@@ -70,7 +77,7 @@ def _override() -> override_settings:
 def _inline_backend(path: str) -> str:
     """Return the path of the class that replaces a backend in tests; of others their own."""
     backend = import_string(path)
-    if not issubclass(backend, EventMQBackend):
+    if not issubclass(backend, EventMQBackend) or issubclass(backend, InlineBackend):
         return path
     name = path.replace(".", "_")
     globals()[name] = type(backend.__name__, (InlineBackend, backend), {"__module__": __name__})

@@ -8,7 +8,7 @@ from django.db import transaction
 from django.test import TestCase, TransactionTestCase
 from django.utils import timezone
 
-from eventmq_contrib.django.testing import run_jobs
+from eventmq_contrib.django.testing import inline_jobs, run_jobs
 from tests.contrib.django.project.shop import tasks
 from tests.contrib.django.project.shop.models import Order
 
@@ -63,6 +63,13 @@ class WithCommits(TransactionTestCase):
             result = tasks.add.using(backend=alias).enqueue(1, b=2)
             result.refresh()
             assert 3 == result.return_value
+
+    def test_the_fixture_of_another_runner_changes_nothing(self):
+        result = tasks.add.enqueue(1)
+        with inline_jobs():
+            assert 1 == run_jobs()
+        result.refresh()
+        assert 2 == result.return_value
 
     def test_a_task_may_ask_for_its_own_result(self):
         result = tasks.asks.enqueue()
