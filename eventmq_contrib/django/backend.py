@@ -203,13 +203,13 @@ class EventMQBackend(framework.BaseTaskBackend):
             job = self.app.job(result_id)
             info = job.info(args=True)
             value = job.get() if info["state"] == "succeeded" else None
+            result = self._result(info)
+            if info["args"] is None:  # over 1 MiB
+                body = begin_body(self.app, result_id)() or b"[[], {}]"
+                args, kwargs = self._decode(result_id, body)
+                framework.change(result, args=args, kwargs=kwargs)
         except (eventmq.JobNotFound, eventmq.ResultUnavailable):
             return None
-        result = self._result(info)
-        if info["args"] is None:  # over 1 MiB
-            body = begin_body(self.app, result_id)() or b"[[], {}]"
-            args, kwargs = self._decode(result_id, body)
-            framework.change(result, args=args, kwargs=kwargs)
         framework.change(result, _return_value=value)
         return result
 

@@ -251,6 +251,19 @@ def test_a_result_does_not_exist_after_its_retention(tasks, framework, backend, 
     until(gone, "retention")
 
 
+def test_a_job_that_is_forgotten_before_its_arguments_are_read_does_not_exist(
+    tasks, framework, backend, monkeypatch
+):
+    from eventmq_contrib.django import backend as module
+
+    begin_body = module.begin_body
+    monkeypatch.setattr(module, "begin_body", lambda app, _: begin_body(app, "forgotten"))
+    result = tasks.echo.using(queue_name="spare").enqueue("x" * 1_100_000)
+    with pytest.raises(framework.TaskResultDoesNotExist, match=result.id):
+        backend.get_result(result.id)
+    backend.app.job(result.id).cancel()
+
+
 def test_what_is_no_task_of_the_project_has_no_result(tasks, framework, backend):
     job = backend.app.send("somewhere.else", queue="spare")
     for job_id in (job.id, "unknown", "", "\0", "\ud800", 3):
