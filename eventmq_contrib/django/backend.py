@@ -50,16 +50,6 @@ _apps: dict[tuple[str, ...], EventMQ] = {}
 _lock = threading.Lock()
 
 
-class _Away(threading.local):
-    """When commits of this thread have found the broker of an app away, as monotonic times."""
-
-    def __init__(self) -> None:
-        self.times: dict[Any, float] = {}
-
-
-_away = _Away()
-
-
 class EventMQBackend(framework.BaseTaskBackend):
     """Runs Django tasks as jobs of EventMQ. Thread-safe.
 
@@ -334,18 +324,24 @@ def delay_on_commit(task: Any, *args: Any, **kwargs: Any) -> None:
 
 def _send_on_commit(connection: Any, app: Any, what: str, send: Callable[[], Any]) -> None:
     """Send a job after the commit, and log why it was not: nothing can be undone then."""
-    called = time.monotonic()
+    # Jobs of one transaction share what their commit finds out: app -> when its broker was away.
+    # Those before this one are functions in the list of the connection.
+    before = (func for _, func, *_ in reversed(connection.run_on_commit))
+    shared = (func.args[0] for func in before if getattr(func, "func", None) is _sends)
+    away: dict[Any, float] = next(shared, {})
+    connection.on_commit(partial(_sends, away, time.monotonic(), app, what, send))
 
-    def sends() -> None:
-        try:
-            if _away.times.get(app, 0.0) > called:  # else a request waits for each of its jobs
-                raise eventmq.BrokerUnavailable("the broker was away for another job of the commit")
-            send()
-        except eventmq.DuplicateJob as error:
-            logger.info("%s was not stored: %s", what, error)
-        except EventMQError as error:
-            if isinstance(error, eventmq.BrokerUnavailable):
-                _away.times[app] = time.monotonic()
-            logger.error("%s is lost: %s", what, error)  # noqa: TRY400 - the text says it all
 
-    connection.on_commit(sends)
+def _sends(
+    away: dict[Any, float], called: float, app: Any, what: str, send: Callable[[], Any]
+) -> None:
+    try:
+        if away.get(app, 0.0) > called:  # else a request waits for each of its jobs
+            raise eventmq.BrokerUnavailable("the broker was away for another job of the commit")
+        send()
+    except eventmq.DuplicateJob as error:
+        logger.info("%s was not stored: %s", what, error)
+    except EventMQError as error:
+        if isinstance(error, eventmq.BrokerUnavailable):
+            away[app] = time.monotonic()
+        logger.error("%s is lost: %s", what, error)  # noqa: TRY400 - the text says it all

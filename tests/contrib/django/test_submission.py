@@ -142,6 +142,42 @@ def test_a_commit_waits_once_for_a_broker_that_is_away(project, tasks, caplog):
         assert all("is lost: the broker was away for another job" in each for each in others)
 
 
+@pytest.fixture
+def other(project, monkeypatch):
+    """The alias of a database, and of a backend for its transactions whose broker is away."""
+    from django.conf import settings
+    from django.db import connections
+    from django.test import override_settings
+
+    database = {**connections.settings["default"], "NAME": ":memory:"}
+    monkeypatch.setitem(connections.settings, "other", database)
+    away = settings.TASKS["away"]
+    backend = {**away, "OPTIONS": {**away["OPTIONS"], "database": "other"}}
+    with override_settings(TASKS={**settings.TASKS, "other": backend}):
+        yield "other"
+    connections["other"].close()
+    del connections["other"]
+
+
+def test_a_broker_that_another_commit_found_away_is_tried_again(other, tasks, caplog):
+    """It may be back when a transaction is committed that began before that commit."""
+    from django.db import transaction
+    from django.test import TestCase
+
+    with caplog.at_level(logging.ERROR, "eventmq.django"):
+        with transaction.atomic():
+            tasks.add.using(backend="away").enqueue(1)
+            with transaction.atomic(other):
+                tasks.add.using(backend=other).enqueue(2)
+        with rolled_back():  # as the tests of a TestCase, which find several commits in one
+            for number in range(2):
+                with TestCase.captureOnCommitCallbacks(execute=True):
+                    tasks.add.using(backend="away").enqueue(number)
+    texts = [each.getMessage() for each in caplog.records]
+    assert 4 == len(texts)
+    assert all("no broker could be reached" in each for each in texts), texts
+
+
 def test_a_broker_that_is_away_outside_a_transaction_is_an_error(tasks):
     from eventmq import BrokerUnavailable
 
