@@ -89,11 +89,11 @@ class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
     def _task_ids(self) -> list[str]:
         return [task_id for task_ids in list(self._waiting.values()) for task_id in list(task_ids)]
 
-    def consume_from(self, task_id: str) -> None:
-        """Wait for the result of a task too."""
+    def consume_from(self, task_id: object) -> None:
+        """Wait for the result of a task too, whose id may be a UUID."""
         bucket = _bucket(task_id)
         with self._lock:
-            self._waiting.setdefault(bucket, set()).add(task_id)
+            self._waiting.setdefault(bucket, set()).add(str(task_id))
             if bucket in self._subscriptions:
                 return
             if not self._subscriptions:
@@ -102,12 +102,12 @@ class _ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
             self._subscriptions[bucket] = subscription
         subscription.notify(self._notify)
 
-    def cancel_for(self, task_id: str) -> None:
+    def cancel_for(self, task_id: object) -> None:
         """Wait for a task no longer. Does not block."""
         bucket = _bucket(task_id)
         with self._lock:
             waiting = self._waiting.get(bucket, set())
-            waiting.discard(task_id)
+            waiting.discard(str(task_id))
             if not waiting and (subscription := self._subscriptions.pop(bucket, None)) is not None:
                 subscription.close()
 
@@ -233,10 +233,10 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
                 logger.warning("a result was stored and not announced: %s", error)
         return result
 
-    def on_task_call(self, producer: Any, task_id: str) -> None:
+    def on_task_call(self, producer: Any, task_id: object) -> None:
         """Refuse an id under which a worker could not store the result."""
-        if len(task_id) > 200:  # noqa: PLR2004 - ids of records are longer, up to 255
-            raise ValueError(f"task_id has {len(task_id)} characters; allowed are 200")
+        if (length := len(self._strip_prefix(self.get_key_for_task(task_id)))) > 200:  # noqa: PLR2004 - ids of records are longer, up to 255
+            raise ValueError(f"task_id has {length} characters; allowed are 200")
 
     def _has_succeeded(self, value: bytes) -> bool:
         return bool(self.decode_result(value)["status"] == states.SUCCESS)
@@ -340,8 +340,8 @@ class EventMQBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: igno
         return super().__reduce__(args, {**(kwargs or {}), "url": self.url})
 
 
-def _bucket(task_id: str) -> int:
-    return crc32(task_id.encode()) % BUCKETS
+def _bucket(task_id: object) -> int:
+    return crc32(str(task_id).encode()) % BUCKETS
 
 
 def _place(part: Sequence[Any]) -> float:

@@ -8,6 +8,7 @@ import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from uuid import UUID
 
 import pytest
 from celery import Celery
@@ -95,7 +96,7 @@ def test_a_missed_announcement_is_read_while_others_begin_to_wait(shop, monkeypa
         consumer.cancel_for(other)
         return bool(result._cache)
 
-    until(ready, "the result", DEADLINE / 10)
+    until(ready, "the result")
 
 
 def test_an_id_under_which_no_result_fits_is_refused(shop):
@@ -105,6 +106,24 @@ def test_an_id_under_which_no_result_fits_is_refused(shop):
     assert shop.AsyncResult(longest).get(timeout=DEADLINE) == "x" * (module.PART + 1)
     with pytest.raises(ValueError, match="task_id has 201 characters; allowed are 200"):
         shop.send_task("unserved", task_id=f"{longest}x", queue="unserved")
+
+
+def test_an_id_may_be_a_uuid(shop, monkeypatch):
+    """As with the backends of Celery, which take no number either."""
+    monkeypatch.setattr(module, "READ_EVERY", 600.0)  # the announcement has to arrive
+    consumer = shop.backend.result_consumer
+    result = shop.send_task("unserved", task_id=UUID(uuid()), queue="unserved")
+    shop.backend.add_pending_result(result)
+    shop.backend.store_result(result.id, 7, "SUCCESS")
+
+    def ready() -> bool:
+        consumer.drain_events(0.01)
+        return bool(result._cache)
+
+    until(ready, "the result")
+    assert shop.AsyncResult(str(result.id)).result == result.get(timeout=DEADLINE) == 7
+    with pytest.raises(TypeError, match="found"):
+        shop.send_task("unserved", task_id=5, queue="unserved")
 
 
 def test_results_are_read_from_the_broker_of_a_list_that_answers(url):
