@@ -69,7 +69,7 @@ class Process:
         """End it gracefully; return its log."""
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(10.0)
+            self._process.wait(30.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -131,6 +131,7 @@ def _project(folder: Path) -> Iterator[None]:
         os.environ |= {
             "DJANGO_SETTINGS_MODULE": SETTINGS,
             "PROJECT_FOLDER": str(folder),
+            "EVENTMQ_SUBMIT_TIMEOUT": "60",
             "PROJECT_BROKER": broker.line("ready").partition("main=")[2].split()[0],
         }
         with ExitStack() as stack:

@@ -50,9 +50,13 @@ def test_a_call_is_given_back_exactly_before_and_after_it_ran(tasks, backend, wo
         priority=priority, queue_name="mail", run_after=timezone.now() + timedelta(seconds=0.3)
     )
     arguments = [1 << 80, 1.5, None, True, "ä", {"x": [{}]}, b"bytes"]
-    sent = call.enqueue(*arguments, key="v")
+    backend.app.ask("pause", {"queue": "mail"})  # until it was seen that it waits
+    try:
+        sent = call.enqueue(*arguments, key="v")
+        waiting = backend.get_result(sent.id)
+    finally:
+        backend.app.ask("resume", {"queue": "mail"})
     arguments[-1] = "bytes"
-    waiting = backend.get_result(sent.id)
     assert ("READY", call, arguments, {"key": "v"}) == (
         waiting.status, waiting.task, waiting.args, waiting.kwargs,
     )  # fmt: skip

@@ -27,6 +27,9 @@ __all__ = ["Shop", "app", "database_url", "mariadb", "postgres", "shop"]
 
 DAY = 86_400.0
 
+#: Seconds for a receipt of a broker in this process, which may take long on a busy machine.
+SUBMIT_TIMEOUT = 60.0
+
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
@@ -42,7 +45,7 @@ def mariadb() -> Iterator[MariaDB]:
 @pytest.fixture(scope="module")
 def app() -> Iterator[EventMQ]:
     """An app with its broker and worker in this process, and with the tasks of the tests."""
-    app = EventMQ("outbox", broker="memory://")
+    app = EventMQ("outbox", broker="memory://", submit_timeout=SUBMIT_TIMEOUT)
 
     @app.task(name="add")
     def add(a: int, b: int) -> int:

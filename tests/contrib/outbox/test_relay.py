@@ -15,11 +15,16 @@ from eventmq_contrib import outbox
 from eventmq_contrib.outbox.command import outbox as command
 from eventmq_contrib.outbox.database import Database, connect
 from eventmq_contrib.outbox.relay import Relay
-from tests.contrib.outbox.conftest import DAY
+from tests.contrib.outbox.conftest import DAY, SUBMIT_TIMEOUT
 from tests.support.postgres import pgbouncer
 from tests.support.system import until
 
 DEADLINE = 20.0
+
+
+def memory_app(name, **settings):
+    """Return an app with a broker of its own in this process."""
+    return EventMQ(name, broker="memory://", **{"submit_timeout": SUBMIT_TIMEOUT, **settings})
 
 
 def write(shop, *signatures, key=""):
@@ -78,7 +83,7 @@ def test_rows_of_a_key_are_sent_one_after_the_other(shop, app):
 
 
 def test_a_row_of_a_key_that_waits_holds_up_the_rest_of_its_key(shop):
-    with EventMQ("order", broker="memory://", max_queue_length=1) as app:
+    with memory_app("order", max_queue_length=1) as app:
         keep = app.task(name="keep")(print)
         later = keep.options(queue="full", countdown=60)
         first, full, behind = write(shop, later.s(0), later.s(1), keep.s(2), key="k")
@@ -262,7 +267,7 @@ def test_a_row_that_was_never_sent_is_sent_however_old_it_is(shop, app):
 
 
 def test_rows_that_the_broker_refuses_or_no_one_can_read_are_kept_with_reasons(shop, caplog):
-    with EventMQ("small", broker="memory://", max_frame=2000) as app:
+    with memory_app("small", max_frame=2000) as app:
         keep = app.task(name="keep")(print)
         first, header, large, graph, key, last = write(
             shop, keep.s("first"), keep.s("header"), keep.s("x" * 5000),
@@ -340,7 +345,7 @@ def test_texts_that_are_not_utf_8_where_no_relay_reads_stop_nothing(shop, app):
 @pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
 def test_a_row_whose_id_is_too_long_is_kept(shop):
     """The broker would not answer, as if it was away; PostgreSQL and MySQL take no such id."""
-    with EventMQ("ids", broker="memory://", submit_timeout=20.0) as app:
+    with memory_app("ids", submit_timeout=20.0) as app:
         keep = app.task(name="keep")(print)
         long, broken, other = write(shop, *(keep.s(number) for number in range(3)))
         change(shop, "job_id", "i" * 255, long)
@@ -352,7 +357,7 @@ def test_a_row_whose_id_is_too_long_is_kept(shop):
 
 
 def test_rows_of_a_full_queue_wait_and_those_of_others_do_not(shop, caplog):
-    with EventMQ("full", broker="memory://", max_queue_length=2) as app:
+    with memory_app("full", max_queue_length=2) as app:
         keep = app.task(name="keep")(print)
         full = write(shop, *(keep.options(queue="full", countdown=60).s(i) for i in range(5)))
         relay = shop.relay(app)
