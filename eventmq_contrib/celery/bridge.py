@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import time
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
@@ -54,6 +55,12 @@ ATTEMPTS = 20
 
 #: Rows of a page of a listing, and bodies of those that are asked for at once.
 PAGE, AT_ONCE = 1000, 50
+
+#: Seconds before each search for the job of a message that a worker had when it was cancelled.
+SEARCHES = (0.0, 0.1, 0.2, 0.5, 1.0)
+
+#: States of jobs that no worker has.
+WAITING = frozenset({"queued", "delayed"})
 
 #: Task of Celery's results, which are delayed jobs, but no messages.
 RESULT = "celery.result"
@@ -167,7 +174,8 @@ def _graph(app: EventMQ, job: JobContext, message: _Message) -> Any:
     hard, soft = request.get("timelimit") or (None, None)
     options: dict[str, Any] = {
         "queue": job.queue if task.declared.queue is None else None, "timeout": hard,
-        "soft_timeout": soft, "priority": request["priority"], "headers": {HEADER: request["id"]},
+        "soft_timeout": soft, "priority": request["priority"],
+        "headers": {HEADER: str(request["id"])},
         "expires": _moment(request.get("expires")), "eta": _moment(request.get("eta")),
     }  # fmt: skip
     chosen = {name: value for name, value in options.items() if value is not None}
@@ -278,6 +286,7 @@ def find_job(app: EventMQ, celery_id: str) -> Job[Any]:
             message.
         BrokerUnavailable: There was no answer within ``submit_timeout``.
         NotAllowed: The key of the app may not list jobs.
+        ValueError: The id is empty.
     """
     return _find(app, celery_id)[0]
 
@@ -290,13 +299,15 @@ def revoke(app: EventMQ, celery_id: str) -> bool:
         celery_id: Id of the task in Celery, as in ``AsyncResult``.
 
     Returns:
-        False if there is no unfinished job of that id.
+        False if there is no unfinished job of that id; or, for milliseconds, a worker is reading
+        the message.
 
     Raises:
         BrokerUnavailable: There was no answer within ``submit_timeout``.
         NotAllowed: The key of the app may not list jobs, or not cancel this one.
         SerializationError: The message has a serializer that is not in ``accept_content``.
         SettingsError: The app has no option ``app`` of the plugin.
+        ValueError: The id is empty.
     """
     path = _path(app)
     if not path:
@@ -307,37 +318,47 @@ def revoke(app: EventMQ, celery_id: str) -> bool:
         job, waiting = _find(app, celery_id)
     except JobNotFound:
         return False
-    message = None if waiting is None else _parsed(job.id, waiting, app.settings.accept_content)
-    if not job.cancel("revoked"):
-        return False
-    if message is not None:  # no worker will report it
-        report_failure(_load(path), JobCancelled("revoked"), message.request, state="cancelled")
+    if waiting is None:
+        return job.cancel("revoked")
+    message = _parsed(job.id, waiting, app.settings.accept_content)
+    ((_, state, before),) = app.ask("cancel", {"ids": [job.id], "reason": "revoked"})
+    if before not in WAITING:  # a worker has taken it since, and may have submitted its job
+        for seconds in SEARCHES:
+            time.sleep(seconds)
+            with suppress(JobNotFound):
+                return _find(app, celery_id, messages=False)[0].cancel("revoked")
+            if state != "cancelled":
+                return False  # the job was submitted before, and has ended
+    # No worker will report it.
+    report_failure(_load(path), JobCancelled("revoked"), message.request, state="cancelled")
     return True
 
 
-def _find(app: EventMQ, celery_id: str) -> tuple[Job[Any], dict[str, Any] | None]:
+def _find(
+    app: EventMQ, celery_id: object, *, messages: bool = True
+) -> tuple[Job[Any], dict[str, Any] | None]:
     """Return the job of a task, and its message if no worker has read it."""
-    cursor = ""
+    if not celery_id:
+        raise ValueError(f"celery_id must not be empty: got {celery_id!r}")
+    wanted, cursor = str(celery_id), ""  # it may be a UUID
     while True:
         page = app.ask("jobs", {"cursor": cursor, "limit": PAGE})
         for row in page["jobs"]:
-            if (HEADER, celery_id) in parse_headers(row["headers"]).extra:
+            if (HEADER, wanted) in parse_headers(row["headers"]).extra:
                 return app.job(row["id"]), None
-        for job_id, message in _waiting(app, page["jobs"]):
-            if message["headers"].get("id") == celery_id:
+        for job_id, message in _waiting(app, page["jobs"]) if messages else ():
+            if str(message["headers"].get("id")) == wanted:
                 return app.job(job_id), message
         cursor = page["cursor"]
         if not cursor:
-            raise JobNotFound(celery_id)
+            raise JobNotFound(wanted)
 
 
 def _waiting(app: EventMQ, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the messages that wait, each with the id of its job."""
     from eventmq_contrib.kombu.messages import decode
 
-    waiting = [
-        row["id"] for row in rows if row["state"] in {"queued", "delayed"} and row["task"] != RESULT
-    ]
+    waiting = [row["id"] for row in rows if row["state"] in WAITING and row["task"] != RESULT]
     for start in range(0, len(waiting), AT_ONCE):
         ids = waiting[start : start + AT_ONCE]
         for job_id, read in [(job_id, begin_body(app, job_id)) for job_id in ids]:

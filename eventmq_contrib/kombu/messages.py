@@ -59,7 +59,7 @@ def decode(data: bytes) -> dict[str, Any]:
             "body": raw.decode() if text else raw,
             "content-type": content_type,
             "content-encoding": encoding,
-            "headers": headers,
+            "headers": {**headers},
             "properties": {**properties},
         }
     except EventMQError:

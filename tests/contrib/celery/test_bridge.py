@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from queue import SimpleQueue
 from types import ModuleType
+from uuid import uuid4
 
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
 
 from eventmq import JobNotFound, SerializationError, SettingsError
-from eventmq_contrib.celery import find_job, revoke
+from eventmq.gateway import Consumer
+from eventmq.sdk import pack
+from eventmq_contrib.celery import bridge, find_job, revoke
+from eventmq_contrib.kombu.messages import VERSION
 from tests.support.system import DEADLINE, until
 
 
@@ -131,6 +136,76 @@ def test_a_task_is_revoked(old, new, moved, workers):
         assert revoke(moved, waiting.id)
         with pytest.raises(TaskRevokedError):
             waiting.get(timeout=DEADLINE)
+
+
+@pytest.mark.parametrize(
+    ("steps", "revoked"),
+    [
+        ("take submit ack", True),
+        ("take submit", True),
+        ("take search submit", True),
+        ("take", True),
+        ("take ack", False),
+    ],
+)
+def test_a_message_that_a_worker_takes_meanwhile_is_revoked(
+    old, new, moved, monkeypatch, steps, revoked
+):
+    """The steps of the worker begin when the message was found; the job is cancelled too."""
+    monkeypatch.setattr(bridge, "SEARCHES", (0.0, 0.0))
+    result = call(old, "shop.add", 1, 2, queue="taken")
+    find, left, submitted, deliveries = bridge._find, steps.split(), [], SimpleQueue()
+
+    def find_and_proceed(*args, **options):
+        try:
+            return find(*args, **options)
+        finally:
+            proceed()
+
+    def proceed():
+        while left and (step := left.pop(0)) != "search":
+            if step == "take":
+                consumer.start()
+                deliveries.put(deliveries.get(timeout=DEADLINE))
+            elif step == "submit":
+                headers = {"task": "shop.add", bridge.HEADER: result.id}
+                submitted.append(new.send_raw("unread", b"", headers))
+            else:
+                taken = deliveries.get()
+                consumer.ack(taken)
+                until(new.job(taken.id).ready, "the message is acknowledged")
+
+    monkeypatch.setattr(bridge, "_find", find_and_proceed)
+    with closing(
+        Consumer(new, deliveries.put, queues=("taken",), prefetch=1, name="taking")
+    ) as consumer:
+        assert revoke(moved, result.id) is revoked
+    assert [job.state for job in submitted] == ["cancelled"] * steps.count("submit")
+    assert result.state == ("REVOKED" if steps == "take" else "PENDING")
+
+
+def test_odd_messages_are_no_calls(old, new, moved):
+    waiting = call(old, "shop.add", 1, 2, queue="unread")
+    for headers in ([], None, {}, {"id": None}):
+        body = pack([VERSION, json.dumps(["application/json", "utf-8", headers, {}]), True, b"x"])
+        new.send_raw("unread", body, {"task": "odd", "content-type": "application/json"})
+    assert not revoke(moved, "unknown")
+    assert revoke(moved, waiting.id)
+
+
+@pytest.mark.parametrize("empty", ["", None])
+def test_an_id_is_not_empty(new, moved, empty):
+    for act, app in ((revoke, moved), (find_job, new)):
+        with pytest.raises(ValueError, match="celery_id must not be empty"):
+            act(app, empty)
+
+
+def test_an_id_may_be_a_uuid(old, moved, workers):
+    assert call(old, "shop.add", 1, 2, task_id=uuid4()).get(timeout=DEADLINE) == 3
+    waiting = call(old, "shop.add", 1, 2, queue="unread", task_id=uuid4())
+    assert revoke(moved, waiting.id)
+    with pytest.raises(TaskRevokedError):
+        waiting.get(timeout=DEADLINE)
 
 
 def test_a_chord_ends_with_a_revoked_task(old, moved, workers):
