@@ -14,7 +14,7 @@ import pytest
 from dramatiq.middleware import CurrentMessage, Middleware
 from dramatiq.results import ResultFailure, ResultMissing, Results, ResultTimeout
 
-from eventmq import EventMQ, SettingsError
+from eventmq import BrokerUnavailable, EventMQ, SettingsError
 from eventmq.gateway import Delivery
 from eventmq.sdk import decode_error
 from eventmq_contrib.dramatiq import EventMQBackend, EventMQBroker
@@ -176,6 +176,27 @@ def test_the_same_message_can_be_sent_twice_at_the_same_time(broker, work, monke
     broker.join("default", timeout=LIMIT)
     assert len(seen) == 2
     assert again.get_result(block=True, timeout=LIMIT) in {1, 2}
+
+
+def test_a_message_with_a_receipt_is_sent_where_the_broker_is_away_after_it(broker, monkeypatch):
+    sent, send, ask = [], type(broker.app).send_raw, type(broker.app).ask
+
+    def send_and_remember(self, *args, **options):
+        sent.append(send(self, *args, **options))
+
+    def away_after_the_receipt(self, name, *arguments):
+        if name == "info" and sent:
+            raise BrokerUnavailable("away")
+        return ask(self, name, *arguments)
+
+    @dramatiq.actor(store_results=True)
+    def do():
+        pass
+
+    monkeypatch.setattr(type(broker.app), "send_raw", send_and_remember)
+    monkeypatch.setattr(type(broker.app), "ask", away_after_the_receipt)
+    do.send()
+    assert row(broker) == (1, 0, 0, 0)
 
 
 def test_a_message_that_has_ended_before_enqueue_returns_runs_once(broker, work, monkeypatch):
