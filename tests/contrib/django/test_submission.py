@@ -143,13 +143,13 @@ def test_a_commit_waits_once_for_a_broker_that_is_away(project, tasks, caplog):
 
 
 @pytest.fixture
-def other(project, monkeypatch):
+def other(project, monkeypatch, tmp_path):
     """The alias of a database, and of a backend for its transactions whose broker is away."""
     from django.conf import settings
     from django.db import connections
     from django.test import override_settings
 
-    database = {**connections.settings["default"], "NAME": ":memory:"}
+    database = {**connections.settings["default"], "NAME": str(tmp_path / "other.sqlite")}
     monkeypatch.setitem(connections.settings, "other", database)
     away = settings.TASKS["away"]
     backend = {**away, "OPTIONS": {**away["OPTIONS"], "database": "other"}}
