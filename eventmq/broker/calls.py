@@ -134,12 +134,15 @@ class Calls:
         entry = self.state.running.get(job.id)
         live = self.state.jobs.get(job.id, job)
         worker = entry[0].name if entry is not None else stored.worker
+        # The clock is read before the messages of a step, and a worker has a clock of its own: a
+        # short job may have begun after the time at which the broker stored its end.
+        finished = max(wall_of(stored.at), stored.started or 0.0) if stored.at else 0.0
         return {
             "id": job.id, "task": headers.task, "queue": job.queue, "state": self._state_of(stored),
             "attempt": live.attempt, "delivery": live.delivery, "priority": headers.priority,
             "created": wall_of(job.created), "due": ready_at, "expires": job.expires,
             "started": stored.started, "ran": stored.run_time, "worker": worker,
-            "finished": wall_of(stored.at) if stored.at else 0.0,
+            "finished": finished,
             "error": stored.result if job.state in _WITH_ERROR else None,
             "content_type": stored.content_type, "headers": job.headers,
             "leased": wall_of(entry[1].leased) if entry is not None and entry[1].leased else 0.0,

@@ -74,11 +74,11 @@ CALLS: dict[str, CallSpec] = {
         "parent are ids of its graph and of a job that it waited for, '' for none; attempts are "
         "maps with attempt delivery at started ran worker content_type error of the last ten that "
         "failed; progress is a map with done total note at, or nil; leased is when a running job "
-        "was sent to its worker, where it may have waited for other jobs; with args also body, "
-        "bytes, or nil if it is not kept or over 1 MiB, and body_bytes; with offset, body is up to "
-        "1 MiB from there on; with logs also logs, maps with attempt at text of the logs of its "
-        "attempts, whose text is '' if it made room for later ones; ERROR job-not-found for an "
-        "unknown id",
+        "was sent to its worker, where it may have waited for other jobs; finished is never before "
+        "started, which the clock of the worker tells; with args also body, bytes, or nil if it is "
+        "not kept or over 1 MiB, and body_bytes; with offset, body is up to 1 MiB from there on; "
+        "with logs also logs, maps with attempt at text of the logs of its attempts, whose text is "
+        "'' if it made room for later ones; ERROR job-not-found for an unknown id",
         "Return all fields of one job except its result; its body only if ``args`` is true.",
     ),
     "jobs": CallSpec(

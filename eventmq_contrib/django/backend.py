@@ -208,9 +208,6 @@ class EventMQBackend(framework.BaseTaskBackend):
         runs = [(each["started"], each["worker"]) for each in attempts]
         if state != "failed" and (info["started"] or info["leased"]):
             runs.append((info["started"] or info["leased"], info["worker"]))
-        # By the broker's clock, which may be behind that of the worker.
-        starts = [at or 0.0 for at, _ in runs]
-        finished = max([info["finished"], *starts]) if info["finished"] else 0.0
         # The broker keeps the last ten failed attempts.
         unknown = [""] * (info["attempt"] - len(runs)) if runs else []
         errors = [(e.type, e.traceback) for each in attempts if (e := each["error"]) is not None]
@@ -223,7 +220,7 @@ class EventMQBackend(framework.BaseTaskBackend):
             errors=[framework.TaskError(exception_class_path=p, traceback=t) for p, t in errors],
             status=_STATUSES.get(state, framework.TaskResultStatus.READY),
             enqueued_at=enqueued_at(info["id"], info["created"]),
-            finished_at=from_unix(finished),
+            finished_at=from_unix(info["finished"]),
             started_at=from_unix(runs[0][0]) if runs else None,
             last_attempted_at=from_unix(runs[-1][0]) if runs else None,
             worker_ids=[*unknown, *(worker for _, worker in runs)],

@@ -30,6 +30,18 @@ def test_a_job_that_has_succeeded_has_no_body_any_more(broker: Broker) -> None:
     assert ("succeeded", None, 0) == (info["state"], info["body"], info["body_bytes"])
 
 
+@pytest.mark.parametrize("ahead", [-60.0, 0.001, 60.0])
+def test_a_job_does_not_finish_before_it_starts_whatever_the_clock_of_its_worker(
+    broker: Broker, ahead: float
+) -> None:
+    job, _ = broker.submit()
+    [(chunk, _)] = chunks(broker.worker())
+    now = broker.clock.now()
+    broker.answer(b"worker", chunk, [row(started=now + ahead)])
+    for info in (broker.call("info", id=job), *broker.call("jobs")["jobs"]):
+        assert (now + ahead, now + max(ahead, 0.0)) == (info["started"], info["finished"])
+
+
 def test_a_job_that_keeps_its_arguments_has_its_body_and_headers_however_it_has_ended(
     broker: Broker,
 ) -> None:
