@@ -345,16 +345,21 @@ def test_a_reply_comes_once_where_its_request_was_taken_for_one_of_an_earlier_ru
         assert recovered.wait(DEADLINE)
 
 
-def test_a_reply_comes_where_its_job_ends_before_a_restarted_gateway_has_listed_it(
-    farm, dealer, monkeypatch
-):
+def _stopped_with_an_open_request(farm, dealer):
+    """Return the client of a request whose gateway has stopped, and the address for clients."""
     gateway, (front, back) = farm.gateway()
     client, worker = dealer(front, b"me"), register(dealer, back, "echo")
     ask(client, "echo", b"1", b"x")
     next_request(worker)
     worker.close()
     gateway.stop(0.0)
+    return client, front
 
+
+def test_a_reply_comes_where_its_job_ends_before_a_restarted_gateway_has_listed_it(
+    farm, dealer, monkeypatch
+):
+    client, front = _stopped_with_an_open_request(farm, dealer)
     ended = threading.Event()
     page = MajordomoGateway._page
 
@@ -409,18 +414,6 @@ def test_a_job_that_returns_to_its_queue_while_a_gateway_lists_them_is_found(
     assert final("echo", b"1", b"r") == client.next()
 
 
-def _restarted_with_an_open_request(farm, dealer):
-    """Return the client of a request of an earlier run, and the port for workers of this run."""
-    gateway, (front, back) = farm.gateway()
-    client, worker = dealer(front, b"me"), register(dealer, back, "echo")
-    ask(client, "echo", b"1", b"x")
-    next_request(worker)
-    worker.close()
-    gateway.stop(0.0)
-    _, (_, back) = farm.gateway(bind=front)
-    return client, back
-
-
 def test_a_restarted_gateway_asks_again_for_a_job_while_the_broker_is_away(
     farm, dealer, monkeypatch
 ):
@@ -432,7 +425,8 @@ def test_a_restarted_gateway_asks_again_for_a_job_while_the_broker_is_away(
         return await find(job_id)
 
     monkeypatch.setattr(farm.app, "ajob", ajob)
-    client, back = _restarted_with_an_open_request(farm, dealer)
+    client, front = _stopped_with_an_open_request(farm, dealer)
+    _, (_, back) = farm.gateway(bind=front)
     worker = register(dealer, back, "echo")
     address, id, _ = next_request(worker)
     answer(worker, b"\x04", address, id, [b"r"])
@@ -445,7 +439,8 @@ def test_a_request_of_an_earlier_run_whose_job_is_gone_has_failed(farm, dealer, 
         raise JobNotFound(job_id)
 
     monkeypatch.setattr(farm.app, "ajob", ajob)
-    client, _ = _restarted_with_an_open_request(farm, dealer)
+    client, front = _stopped_with_an_open_request(farm, dealer)
+    farm.gateway(bind=front)
     *_, error, code, text = client.next()
     assert (b"ERROR", b"unavailable") == (error, code)
     assert b"no job with id" in text
