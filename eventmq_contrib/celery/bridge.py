@@ -299,8 +299,8 @@ def revoke(app: EventMQ, celery_id: str) -> bool:
         celery_id: Id of the task in Celery, as in ``AsyncResult``.
 
     Returns:
-        False if there is no unfinished job of that id; or, for milliseconds, a worker is reading
-        the message.
+        False if there is no unfinished job of that id, or if a worker is reading its message at
+        this moment.
 
     Raises:
         BrokerUnavailable: There was no answer within ``submit_timeout``.

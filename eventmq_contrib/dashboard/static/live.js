@@ -18,7 +18,7 @@
   let poll = 0; // timer of the next poll
   let refreshed = Date.now();
   // When the request under way began: htmx would queue a second one, whose failure nobody catches.
-  // It never says that it has ended if a page's own code failed, so another follows in time.
+  // If a handler of the page throws, htmx never settles the first, so another follows after 30 s.
   let loading = 0;
 
   function show(news) {

@@ -62,7 +62,7 @@ ENDING, END = 100, 1.0
 #: listed twice: a job may return to a state that was listed before.
 _OPEN = ("delayed", "queued", "running") * 2
 
-#: Maximum number of jobs that a restarted gateway lists at a time in one of these states.
+#: Maximum number of jobs that a restarted gateway lists each time in one of these states.
 MAX_ROWS = 20_000
 
 
